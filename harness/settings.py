@@ -57,7 +57,8 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 #: Accepted values of on/off settings, in upper or lower case.
 SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 #: The engines that can build cells. The first needs no container engine.
-ENGINES = ("venv", "docker", "podman")
+ENGINES = ("venv", "docker", "podman", "found")
+FOUND = ENGINES[3]
 #: The reference of an image: a name with registry and tag or digest, or an image id.
 IMAGE = r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?"
 SIZE = r"(?i:[0-9]{1,15}[kmgt]?b?)"
@@ -130,9 +131,15 @@ OPTIONS = (
     Option(
         name="engine",
         default="venv",
-        help="what builds cells: venv, docker or podman",
+        help="what builds cells: venv, docker or podman; found uses an installed environment, unchanged",
         pattern="|".join(ENGINES),
-        meaning="venv, docker or podman",
+        meaning="venv, docker, podman or found",
+    ),
+    Option(
+        name="found_python",
+        default="",
+        help="interpreter of the environment of the engine found; empty means python3 of PATH",
+        exported="text",
     ),
     Option(
         name="base_image",
@@ -286,8 +293,8 @@ class Settings:
 
     @property
     def engine(self) -> Mapping[str, str]:
-        """Container engine and base image, empty for venv."""
-        if self["engine"] == ENGINES[0]:
+        """Container engine and base image, empty without one."""
+        if self["engine"] in (ENGINES[0], FOUND):
             return {}
         return {"engine": self["engine"], "base_image": self["base_image"]}
 

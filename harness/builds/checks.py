@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.builds.cell.environment_judge import judge
 from harness.cell_program.built_environment import (
     ENVIRONMENT_FORMAT,
@@ -13,6 +15,10 @@ from harness.outcome import Measured, Outcome, Tier
 
 
 def _run_environment(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
+    if ctx.facets["device"].get("found"):
+        from harness.builds.cell import found_environment
+
+        return found_environment.run(ctx)
     if "engine" in ctx.facets["device"]:
         from harness.builds.cell import container_environment
 
@@ -37,7 +43,11 @@ def _why_changed(
 
     if isinstance(measurements, EnvironmentNotBuilt):
         return _why_possible_now(measurements)
-    if measurements.container is not None:
+    if measurements.differences is not None:
+        from harness.builds.cell import found_environment
+
+        changed = found_environment.holds(measurements)
+    elif measurements.container is not None:
         from harness.builds.cell import container_environment
 
         changed = container_environment.holds(measurements, measurements.container, full=full)
@@ -65,6 +75,11 @@ def _environment_altered(measurements: EnvironmentBuilt | EnvironmentNotBuilt, o
     from harness.builds.cell import environment_files
 
     return environment_files.altered(measurements, foreign=_is_foreign(outcome))
+
+
+def as_found(check: Check) -> Check:
+    """The check for environments that are used as they were found: they need no lock and no patched files."""
+    return replace(check, needs=()) if check.name == "environment" else check
 
 
 def _is_foreign(outcome: Outcome) -> bool:

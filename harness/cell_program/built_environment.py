@@ -30,7 +30,8 @@ class CellDevice:
     soc: SoC name as torch_npu reports it. cann: CANN version. count: number of devices. memory_gb: memory of
     a simulated device in GiB, 0 for the default. engine, base_image: container engine and base image, "" for
     a virtual environment. simulator: digest of the simulated device's code, "" for other devices. rehearsed:
-    whether the cell runs on a stand-in for an NPU host (`npu-matrix rehearse`).
+    whether the cell runs on a stand-in for an NPU host (`npu-matrix rehearse`). found: digest of the packages
+    of an environment that is used as it was found (the engine `found`), "" for one that is built.
     """
 
     kind: Literal["sim", "npu", "cpu"]
@@ -42,6 +43,7 @@ class CellDevice:
     base_image: str = ""
     simulator: str = ""
     rehearsed: bool = False
+    found: str = ""
 
     @property
     def simulated(self) -> bool:
@@ -210,7 +212,8 @@ class EnvironmentBuilt(EnvironmentLocation):
     that were built from source. patched: patched path -> SHA-256 of the patched file, "" where the patches
     remove it. seconds: duration of each step. libraries: the libraries of this host that it uses. For an NPU
     they are in `files` too, which `cleanup` removes. toolkit: variable -> folder of CANN on this host that it
-    selects, without symbolic links; empty for other devices.
+    selects, without symbolic links; empty for other devices. differences: how an environment that was found
+    differs from the cell, one sentence for each; None for one that was built.
     """
 
     built: Literal[True] = True
@@ -227,6 +230,7 @@ class EnvironmentBuilt(EnvironmentLocation):
     seconds: Mapping[str, float]
     libraries: VerifiedFiles | None = None
     toolkit: Mapping[str, str] = field(default_factory=dict)
+    differences: tuple[str, ...] | None = None
 
 
 def modules_to_import(packages: Collection[str], device: str) -> list[str]:

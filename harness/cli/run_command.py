@@ -61,7 +61,7 @@ _WITHOUT_EFFECT = {
 @click.option(
     "--ray-address", help="Address of the Ray cluster. Default: the cluster that this machine belongs to."
 )
-@click.option("--engine", help="What builds cells: venv, docker or podman.")
+@click.option("--engine", help="What builds cells: venv, docker or podman; or found.")
 @click.option("--base-image", help="Base image of container cells. Default: the image that the lock names.")
 @click.option("--reports", help="Folder for the report.")
 @fetch_option

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.errors import InputError, Location, did_you_mean
 from harness.gc_pause import gc_paused
-from harness.matrix.cells.pins import resolve_rules
+from harness.matrix.cells.pins import normal_package, permits, required_package, resolve_rules
 from harness.matrix.cells.product_cells import ProductCells
 from harness.matrix.cells.product_expansion import (
     partial_combinations,
@@ -17,7 +17,7 @@ from harness.matrix.cells.product_expansion import (
 )
 from harness.matrix.cells.violations import Violations
 from harness.matrix.document.included_documents import SHIPPED_NAME, Replacement
-from harness.matrix.model.cell import Cell, CellSet, cell_id
+from harness.matrix.model.cell import Cell, CellSet, Pin, cell_id
 from harness.matrix.model.constraints import Constraint, ExcludedCombinations, PublishedTable
 from harness.matrix.model.definitions import (
     Axis,
@@ -144,11 +144,24 @@ class Matrix:
         the same replacements of packages as a simulated cell.
         """
         versions = self.versions({**cell.axes, "device": "sim"})
+        overrides = resolve_rules(self.override_rules, versions)
         return replace(
             cell,
             pins=resolve_rules(self.pin_rules, versions),
-            overrides=resolve_rules(self.override_rules, versions),
+            overrides=tuple(one for one in overrides if one in cell.overrides or self._permits(cell, one)),
         )
+
+    def _permits(self, cell: Cell, override: Pin) -> bool:
+        """Whether an override allows the version that the cell itself has of the package."""
+        if not override.requirement:
+            return True
+        package = required_package(override.requirement)
+        own = [
+            axis.parse(cell.axes[name])
+            for name, axis in self.axes.items()
+            if name in cell.axes and axis.package and normal_package(axis.package) == package
+        ]
+        return all(permits(override.requirement, version) for version in own)
 
     def versions(self, axes: Mapping[str, str]) -> dict[str, Version]:
         """The parsed values of a cell."""

@@ -285,7 +285,7 @@ def _simulated_runtime(
                 (folder / part).rmdir()
         for package in ("torch", "torch-npu"):
             (folder / f"{package.replace('-', '_')}-{versions[package]}.dist-info").mkdir()
-        return make_runtime(spec, folder, home)
+        return make_runtime(spec.device, folder, home)
 
 
 def _write_materials(

@@ -119,14 +119,14 @@ class EnvironmentBuild:
         )
 
 
-def make_runtime(spec: EnvironmentSpec, site_packages: Path, folder: Path) -> Path:
+def make_runtime(device: CellDevice, site_packages: Path, folder: Path) -> Path:
     """Build the simulated CANN runtime for the torch_npu in `site_packages`, below `folder`.
 
     BuildStepError when this torch_npu cannot run on it.
     """
     try:
         runtime = build_runtime(site_packages, folder)
-        write_toolkit(runtime, spec.device.cann or DEFAULT_CANN)
+        write_toolkit(runtime, device.cann or DEFAULT_CANN)
         return runtime
     except InputError as error:
         raise BuildStepError(

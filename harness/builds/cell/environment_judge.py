@@ -36,10 +36,18 @@ REMEDIES = {
 }
 
 
+FOUND_REMEDY = (
+    "The environment is not changed. Choose the row that it is, or leave out --only: then the cell has the "
+    "versions that are installed."
+)
+
+
 def judge(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _params: Mapping[str, Any]) -> Judgement:
     """Pass when the environment is as locked and patched, its modules import and its device responds."""
     if isinstance(measurements, EnvironmentNotBuilt):
         return _judge_not_built(measurements)
+    if measurements.differences is not None:
+        return _judge_found(measurements, measurements.differences)
     probe = measurements.probe
     reasons = [
         *package_reasons(
@@ -66,6 +74,21 @@ def judge(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _params: Mapping
     if omitted := measurements.left_out:
         reasons.append(f"{len(omitted)} locked packages are not installed: {'; '.join(_by_reason(omitted))}.")
     return Judgement(status=Status.PASS, reasons=tuple(reasons))
+
+
+def _judge_found(measurements: EnvironmentBuilt, differences: Sequence[str]) -> Judgement:
+    """Pass if what was found has the versions of the cell as they were published."""
+    probe = measurements.probe
+    failed = [
+        f"`import {name}` fails: {module.error.splitlines()[0]}"
+        for name, module in probe.modules.items()
+        if isinstance(module, FailedImport)
+    ]
+    reasons = [*differences, *failed, *_device_reasons(measurements.requested_device, probe.device)]
+    if reasons:
+        return Judgement(status=Status.FAIL, reasons=tuple(reasons), remedies=(FOUND_REMEDY,))
+    names = ", ".join(f"{name} {version}" for name, version in measurements.expected.items())
+    return Judgement(status=Status.PASS, reasons=(f"Found as the cell has it, and not changed: {names}.",))
 
 
 def _judge_not_built(measurements: EnvironmentNotBuilt) -> Judgement:

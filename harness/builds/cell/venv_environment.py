@@ -134,7 +134,7 @@ def _build_locked(
             manifest = verify_installed(ctx, spec, prefix, site_packages, own)
     if spec.device.simulated:
         with build.step("runtime"):
-            build.runtime = build.runtime or str(make_runtime(spec, site_packages, home))
+            build.runtime = build.runtime or str(make_runtime(spec.device, site_packages, home))
             runtime = runtime_folders(build.runtime, spec.device.cann or DEFAULT_CANN)
             manifest = with_folders(manifest, runtime)
     if spec.device.rehearsed:
@@ -248,7 +248,7 @@ def _build_packages(
     site_packages = prefix / "lib" / f"python{spec.minor}" / "site-packages"
     if spec.device.simulated and (site_packages / "torch_npu").is_dir():
         # Builds import torch, and a CUDA build of torch loads only with the stub libraries of the runtime.
-        build.runtime = str(make_runtime(spec, site_packages, prefix.parent))
+        build.runtime = str(make_runtime(spec.device, site_packages, prefix.parent))
         variables["LD_LIBRARY_PATH"] = build.runtime
     for package in spec.packages:
         if package.name not in spec.built:

@@ -115,10 +115,17 @@ def run_on_stand_in(
         )
     files = " ".join(map(str, write_host(place, group.host)))
     own = ("--matrix", str(settings.path("matrix")), "--state", str(folder / "state"))
-    command = [sys.executable, "-m", "harness", *own, *settings.flags(*_PASSED), *arguments]
+    command = [sys.executable, "-m", "harness", *own, *arguments]
     shell = ["bash", "-c", _SOURCE.format(files=files), "--", *command]
     paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-    environ = {**os.environ, REHEARSAL_VARIABLE: str(place), "PYTHONPATH": os.pathsep.join(paths)}
+    # Not every setting has a flag.
+    passed = {
+        f"{ENVIRONMENT_PREFIX}{name.upper()}": settings[name]
+        for name in _PASSED
+        if settings.is_explicit(name)
+    }
+    own_variables = {REHEARSAL_VARIABLE: str(place), "PYTHONPATH": os.pathsep.join(paths)}
+    environ = {**os.environ, **passed, **own_variables}
     output = None if shown else subprocess.DEVNULL
     return subprocess.run(
         unshare_command(place, shell), cwd=settings.root, env=environ, check=False, stdout=output

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.builds.cell.interpreter import find_interpreter
+from harness.builds.installed.found_python import FoundPython, found_python, read_found
 from harness.devices.host.inventory import HostReport, HostView, inspect_host
 from harness.devices.host.soc import driver_misfit
 from harness.digest import digest_file, digest_json
@@ -31,12 +32,13 @@ from harness.plan.keys.facets import FacetInputs
 from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
 from harness.plan.tasks.planner import make_plan
 from harness.plan.tasks.task import Plan
-from harness.settings import MATRIX_FILE, Settings
+from harness.settings import FOUND, MATRIX_FILE, Settings
 from harness.upstream_tests.suite_check import SUITE_CHECK_NAMES
 from harness.verdict.known_failures import FOLDER as KNOWN_FAILURES
 from harness.verdict.known_failures import KnownFailures, expected_tests, read_known_failures
 from harness.verdict.verdict import ExpectedFailure
 from harness.workspace.planning.followed_branches import follow_branches
+from harness.workspace.planning.found_cell import AS_FOUND, with_found_stack
 from harness.workspace.planning.plan_selection import (
     checks_left_out,
     is_selected,
@@ -76,6 +78,17 @@ def inspect_this_host() -> HostReport:
     return inspect_host(HostView(environ=os.environ))
 
 
+def installed_as_found(settings: Settings) -> FoundPython | None:
+    """What the environment of the engine `found` has installed; None with any other engine."""
+    return read_found(found_python(os.environ)) if settings["engine"] == FOUND else None
+
+
+def _offered_as_found(matrix: Matrix, *, named: bool) -> tuple[Cell, ...]:
+    """Without --only the environment is a cell of its own; with it, a row to compare it with."""
+    own = matrix.stack_cell(AS_FOUND)
+    return (own, *(cell for cell in matrix.all_cells if cell != own)) if named else (own,)
+
+
 def host_kind(report: HostReport) -> dict[str, str]:
     """The properties of a host that determine its speed, as runs store them."""
     chips = report.usable_chips
@@ -105,12 +118,16 @@ def open_plan(
     node, if the plan runs on a cluster.
     """
     matrix, moving = follow_branches(open_matrix(settings))
+    host = host or inspect_this_host()
+    found = installed_as_found(settings)
+    if found is not None:
+        matrix = with_found_stack(matrix, found, host)
+        choose = choose or (lambda whole: _offered_as_found(whole, named=bool(only)))
     cells = select_cells(settings, matrix, only, choose)
     if settings["rehearsal"]:
         cells = [matrix.rehearsed(cell) if cell.device == "npu" else cell for cell in cells]
-    selected = select_checks(checks)
+    selected = select_checks(checks, as_they_are=found is not None)
     unmatched = [glob for glob in split_names(only) if not any(is_selected(cell, [glob]) for cell in cells)]
-    host = host or inspect_this_host()
     code = code_of_checks(selected, package_root or PACKAGE_ROOT, settings.cache)
     plan = make_plan(
         cells,
@@ -237,10 +254,14 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
     """The inputs of facets in addition to the cell."""
 
     sources = patch_sources(settings, matrix)
+    found = installed_as_found(settings)
 
     known: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 
     def patches(upstream: str, versions: Mapping[str, str]) -> list[dict[str, Any]]:
+        if found is not None:
+            # What is installed is compared with the releases and commits of the cell.
+            return []
         key = (upstream, *(versions.get(axis, "") for axis in (upstream, *sources.repositories)))
         if key not in known:
             known[key] = [*sources.facet(upstream, versions)]
@@ -255,7 +276,7 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
         patched=sources.upstreams,
         patch_repositories=sources.repositories,
         simulator=simulator_digest(package_root, settings.cache),
-        engine=settings.engine,
+        engine=settings.engine if found is None else {"engine": FOUND, "found": found.identity},
         rehearsed=bool(settings["rehearsal"]),
         violations=matrix.violations,
         suites=matrix.suites,

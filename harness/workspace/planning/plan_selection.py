@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from harness.builds.checks import as_found
 from harness.check import Check
 from harness.errors import InputError, Location, NothingSelectedError
 from harness.matrix.model.cell import Cell
@@ -44,9 +45,14 @@ def select_cells(
     return cells
 
 
-def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
-    """The named checks with their dependencies, or all; InputError for an unknown name."""
+def select_checks(names: Sequence[str] = (), *, as_they_are: bool = False) -> tuple[Check, ...]:
+    """The named checks with their dependencies, or all; InputError for an unknown name.
+
+    as_they_are: whether environments are used as they were found, and depend on nothing.
+    """
     registered = all_checks()
+    if as_they_are:
+        registered = tuple(as_found(check) for check in registered)
     known = {check.name for check in registered}
     names = split_names(names)
     for name in names:

@@ -1,0 +1,119 @@
+"""Program: what the Python that runs it has installed. Standard library only; nothing is changed.
+
+    python found_packages.py                    facts about the interpreter and its packages, as JSON
+    python found_packages.py --verify torch,..  how files of these packages differ from their RECORD, as JSON
+
+It is started as a file, so that it works in any environment: it imports nothing of this project.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import platform
+import subprocess
+import sys
+import sysconfig
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+GIT_SECONDS = 30.0
+MOST_NAMED = 5
+
+
+def facts() -> dict[str, object]:
+    """The interpreter, and name -> facts of each package that it can import."""
+    packages: dict[str, dict[str, str]] = {}
+    for one in metadata.distributions():
+        name = _normal(one.metadata["Name"] or "")
+        # Python imports from the first folder on its path.
+        packages.setdefault(name, _package(one))
+    return {
+        "version": platform.python_version(),
+        "prefix": sys.prefix,
+        "site_packages": sysconfig.get_paths()["purelib"],
+        "packages": dict(sorted(packages.items())),
+    }
+
+
+def _package(one: metadata.Distribution) -> dict[str, str]:
+    record = one.read_text("RECORD") or ""
+    found = {"version": one.version, "record": hashlib.sha256(record.encode()).hexdigest()}
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        origin = json.loads(one.read_text("direct_url.json") or "{}")
+        if "vcs_info" in origin:
+            found["commit"] = str(origin["vcs_info"]["commit_id"])
+        elif "dir_info" in origin:
+            found["folder"] = unquote(urlsplit(str(origin["url"])).path)
+            found["commit"] = _commit(found["folder"])
+    return found
+
+
+def _commit(folder: str) -> str:
+    """The commit that is checked out in a folder, with `+changed` if tracked files differ; "" if unknown."""
+    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+    said = []
+    for arguments in commands:
+        try:
+            done = subprocess.run(
+                ["git", "-c", f"safe.directory={folder}", "-C", folder, *arguments],  # noqa: S607 - of the PATH
+                capture_output=True,
+                text=True,
+                timeout=GIT_SECONDS,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        said.append(done.stdout.strip())
+    return said[0] + ("+changed" if said[1] else "")
+
+
+def differing(names: list[str]) -> list[str]:
+    """One sentence for each package with files that its RECORD does not describe, or without a RECORD."""
+    found = []
+    for name in names:
+        try:
+            one = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        record = one.read_text("RECORD")
+        if record is None:
+            found.append(f"{name} has no RECORD, so its files cannot be compared with what was published.")
+            continue
+        wrong = [path for path, digest in _digests(record) if not _has_digest(one, path, digest)]
+        if wrong:
+            more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+            listed = ", ".join(wrong[:MOST_NAMED])
+            found.append(f"Files of {name} are not those that were published: {listed}{more}.")
+    return found
+
+
+def _digests(record: str) -> list[tuple[str, str]]:
+    rows = csv.reader(io.StringIO(record))
+    return [
+        (row[0], row[1].partition("=")[2]) for row in rows if len(row) > 1 and row[1].startswith("sha256=")
+    ]
+
+
+def _has_digest(one: metadata.Distribution, path: str, digest: str) -> bool:
+    try:
+        data = Path(str(one.locate_file(path))).read_bytes()
+    except OSError:
+        return False
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=") == digest
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--verify"]:
+        print(json.dumps(differing([name for name in sys.argv[2].split(",") if name])))
+    else:
+        print(json.dumps(facts()))

@@ -1,0 +1,62 @@
+"""The cell `as-found`: the versions that an installed environment and this host have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.builds.installed.found_python import FoundPackage, FoundPython
+from harness.devices.host.inventory import HostReport
+from harness.errors import InputError, Location
+from harness.matrix.model.definitions import Axis, Stack
+from harness.matrix.version_matrix import Matrix
+from harness.sources.packages.lockfile import normal_name
+
+AS_FOUND = "as-found"
+
+
+def with_found_stack(matrix: Matrix, found: FoundPython, host: HostReport) -> Matrix:
+    """The matrix with the stack `as-found`; InputError if no package of an axis is installed."""
+    axes = {
+        name: value
+        for name, axis in matrix.axes.items()
+        if (value := _value(axis, found.packages.get(normal_name(axis.package)) if axis.package else None))
+    }
+    if not axes:
+        raise InputError(
+            "the environment has no package that the matrix names",
+            where=Location(found.python),
+            fix="name the interpreter that has torch_npu and verl: --found-python PATH",
+        )
+    facts = {
+        "python": ".".join(found.version.split(".")[:2]),
+        "cann": host.cann,
+        "soc": host.soc,
+        "arch": host.machine,
+        "device": "npu",
+    }
+    axes |= {name: value for name, value in facts.items() if value and name in matrix.axes}
+    where = Location(found.python)
+    stack = Stack(
+        name=AS_FOUND,
+        title="what is installed here, as it was found",
+        source=found.python,
+        axes={name: axes[name] for name in matrix.axes if name in axes},
+        recipe="",
+        findings=(),
+        notes=(),
+        provenance=dict.fromkeys(axes, where),
+        where=where,
+    )
+    return replace(matrix, stacks={**matrix.stacks, AS_FOUND: stack})
+
+
+def _value(axis: Axis, package: FoundPackage | None) -> str:
+    """The value of the axis for an installed package; "" if none is installed, or no value fits."""
+    if package is None:
+        return ""
+    commit = package.commit.partition("+")[0] if axis.repository else ""
+    text = package.version.partition("+")[0] + (f"@{commit}" if commit else "")
+    try:
+        return str(axis.parse(text))
+    except ValueError:
+        return ""
