@@ -33,6 +33,7 @@ EXIT_TEXTS = {
 @click.command(
     "first-contact",
     epilog="\b\nExamples:\n  npu-matrix first-contact\n  npu-matrix first-contact --only 'verl-0-9-1-npu*'\n"
+    "  npu-matrix --engine found --found-python /usr/local/bin/python3 first-contact\n"
     "  npu-matrix --runner a2-host first-contact --sign ~/.ssh/npu-matrix --out a2-host.tar.gz\n\n"
     "\b\nExit codes:\n" + "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_TEXTS.items()),
 )
@@ -75,7 +76,8 @@ def command(
 ) -> int:
     """Measure a host with NPUs for the first time, and write one file that can be sent and merged.
 
-    It shows what `doctor` finds, builds the newest row that this host can run, and measures on the device:
+    It shows what `doctor` finds, builds the newest row that this host can run (with `--engine found`: takes
+    what is installed, and changes nothing), and measures on the device:
     the constants that the numerics checks assume, a sample of operators against float64, collective
     operations between two cards, and the loss battery. Then it compares them with the predictions of the
     simulated device. The file has outcomes, logs and facts, without credentials; `npu-matrix ledger merge

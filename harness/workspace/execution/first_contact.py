@@ -18,7 +18,7 @@ from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Evidence, Outcome, State
 from harness.run.scheduling.run_result import RunResult
-from harness.settings import Settings
+from harness.settings import FOUND, Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.execution.simulated_prediction import (
     Comparison,
@@ -26,6 +26,7 @@ from harness.workspace.execution.simulated_prediction import (
     predict,
     why_without_prediction,
 )
+from harness.workspace.planning.found_cell import AS_FOUND
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 
 #: The checks of a first contact, in the order of their worth; the checks that they need are run too.
@@ -77,6 +78,9 @@ def open_contact(settings: Settings, only: Sequence[str]) -> PlanContext:
 
     NothingSelectedError, with the reason of each cell, if it can run none.
     """
+    if settings["engine"] == FOUND:
+        # What is installed, unless it is to be compared with a row.
+        only = only or (AS_FOUND,)
     offered = open_plan(settings, only=only, checks=CHECKS, choose=_npu_cells)
     refusals = _refusals(offered)
     able = [cell.id for cell in offered.plan.cells if cell.id not in refusals]
@@ -86,8 +90,8 @@ def open_contact(settings: Settings, only: Sequence[str]) -> PlanContext:
             "this host can run no row of the matrix",
             why=listed,
             fix="choose a row with --only and give the host what it lacks, add a row with the versions of "
-            "this host to matrix.yaml (`npu-matrix advise` names compatible ones), or use "
-            "`npu-matrix --engine docker first-contact`",
+            "this host to matrix.yaml (`npu-matrix advise` names compatible ones), or measure what is "
+            "installed: `npu-matrix --engine found --found-python PYTHON first-contact`",
         )
     chosen = max(able, key=lambda cell: _rank(offered.matrix, _cell(offered, cell)))
     return open_plan(settings, only=(chosen,), checks=CHECKS, choose=_npu_cells)
@@ -104,13 +108,14 @@ def _cell(context: PlanContext, cell_id: str) -> Cell:
 def _refusals(context: PlanContext) -> dict[str, str]:
     """Cell -> why this host cannot run it."""
     found: dict[str, str] = {}
-    in_image = context.settings["engine"] != "venv"
+    engine = context.settings["engine"]
     for cell in map(lambda facts: _cell(context, facts.id), context.plan.cells):  # noqa: C417
         wanted = cell.axes.get("cann", "")
-        if not in_image and context.host.cann and wanted and wanted != context.host.cann:
+        of_host = engine in ("venv", FOUND)
+        if of_host and context.host.cann and wanted and wanted != context.host.cann:
             found[cell.id] = f"it needs CANN {wanted}, this host has {context.host.cann}"
         sources = [name for name, value in cell.axes.items() if "@" in value and name != "verl"]
-        if sources and not in_image:
+        if sources and engine == "venv":
             found.setdefault(cell.id, f"{', '.join(sources)} must be built from a repository in a container")
     for entry in context.plan.entries:
         if entry.skip and entry.check in ("environment", "device-sample"):

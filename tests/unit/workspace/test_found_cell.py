@@ -1,0 +1,180 @@
+"""An environment is used as it was found: it is read and compared, and every difference is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.builds.cell.environment_judge import judge
+from harness.builds.checks import as_found
+from harness.builds.installed.found_python import (
+    FoundPackage,
+    FoundPython,
+    changed_files,
+    compared,
+    found_python,
+    read_found,
+)
+from harness.cell_program.built_environment import (
+    CellDevice,
+    EnvironmentBuilt,
+    EnvironmentProbe,
+    FailedImport,
+    ProbedDevice,
+)
+from harness.devices.host.inventory import HostReport
+from harness.errors import InputError
+from harness.evidence import Runtime
+from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.outcome import Status
+from harness.package import shipped_file
+from harness.plan.tasks.check_registry import all_checks
+from harness.workspace.planning.found_cell import AS_FOUND, with_found_stack
+
+COMMIT = "796871d7f3d5f0d4f7e2a1b5c8d9e0f1a2b3c4d5"
+FOUND = FoundPython(
+    python="/usr/bin/python3",
+    version="3.11.7",
+    prefix="/usr",
+    site_packages="/usr/lib/python3/site-packages",
+    packages={
+        "torch": FoundPackage(version="2.7.1+cpu", record="a"),
+        "torch-npu": FoundPackage(version="2.7.1", record="b"),
+        "verl": FoundPackage(version="0.7.0.dev0", record="c", commit=COMMIT, folder="/work/verl"),
+    },
+)
+PINS = PinsFacet(
+    requirements=("torch==2.7.1", "torch-npu==2.7.1"),
+    from_source=(PinnedSource(package="verl", version="0.7.0.dev0", commit=COMMIT),),
+)
+PLATFORM = PlatformFacet(python="3.11", arch="aarch64")
+
+
+def test_what_is_installed_as_the_cell_has_it_differs_in_nothing() -> None:
+    assert list(compared(FOUND, PINS, PLATFORM)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "sentence"),
+    [
+        ("torch-npu", FoundPackage(version="2.7.1.post1", record=""), "the cell has torch-npu==2.7.1"),
+        ("torch", None, "torch==2.7.1 is not installed"),
+        ("torch", FoundPackage(version="2.7.1", record="", folder="/src"), "installed from the folder /src"),
+        ("verl", FoundPackage(version="0.7.0.dev0", record=""), "nothing states its commit"),
+        ("verl", FoundPackage(version="0.7.0.dev0", record="", commit="b" * 40), f"the cell has {COMMIT}"),
+        (
+            "verl",
+            FoundPackage(version="0.7.0.dev0", record="", commit=f"{COMMIT}+changed"),
+            "+changed; the cell has",
+        ),
+    ],
+)
+def test_each_difference_is_a_sentence(name: str, package: FoundPackage | None, sentence: str) -> None:
+    packages = {key: one for key, one in FOUND.packages.items() if key != name}
+    if package is not None:
+        packages[name] = package
+    (said,) = compared(replace(FOUND, packages=packages), PINS, PLATFORM)
+    assert sentence in said
+
+
+def test_another_python_is_a_difference() -> None:
+    (said,) = compared(FOUND, PINS, PlatformFacet(python="3.10", arch="aarch64"))
+    assert said == "Python is 3.11.7; the cell has 3.10."
+
+
+def test_a_changed_file_is_named_and_changes_the_identity(tmp_path: Path) -> None:
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    python = str(home / "bin" / "python")
+    empty = read_found(python)
+    site = Path(empty.site_packages)
+    (site / "one-1.0.dist-info").mkdir(parents=True)
+    (site / "one.py").write_text("x = 1\n")
+    (site / "one-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: One\nVersion: 1.0\n")
+    digest = "_YPBCBn0KVrwyfeKj3RCDcKiGWvQGuqZ0ykp-Iq9hUg"
+    record = site / "one-1.0.dist-info" / "RECORD"
+    record.write_text(f"one.py,sha256={digest},6\none-1.0.dist-info/RECORD,,\n")
+    found = read_found(python)
+    assert found.packages["one"].version == "1.0"
+    assert found.identity != empty.identity
+    (said,) = changed_files(found, ["one", "absent"])
+    assert said == "Files of one are not those that were published: one.py."
+
+
+def test_only_the_environment_needs_nothing_else() -> None:
+    changed = [check.name for check in all_checks() if as_found(check) != check]
+    assert changed == ["environment"]
+    assert as_found(next(check for check in all_checks() if check.name == "environment")).needs == ()
+
+
+def test_the_stack_has_the_versions_of_the_environment_and_the_host() -> None:
+    host = HostReport(
+        npu=None,
+        npu_error="",
+        davinci=(),
+        missing_nodes=(),
+        cann="8.3.RC1",
+        compiler="",
+        git="",
+        container_engines=(),
+        cpus=1,
+        machine="aarch64",
+    )
+    matrix = with_found_stack(load_matrix(shipped_file("matrix.yaml")), FOUND, host)
+    axes = matrix.stack_cell(AS_FOUND).axes
+    assert (axes["torch"], axes["torch_npu"], axes["cann"]) == ("2.7.1", "2.7.1", "8.3.RC1")
+    assert (axes["python"], axes["device"]) == ("3.11", "npu")
+    assert axes["verl"] == f"0.7.0.dev0@{COMMIT}"
+    with pytest.raises(InputError, match="no package that the matrix names"):
+        with_found_stack(matrix, replace(FOUND, packages={}), host)
+
+
+def test_an_interpreter_that_does_not_exist_is_bad_input() -> None:
+    with pytest.raises(InputError, match="no Python 'nothing-here'"):
+        found_python({"NPU_MATRIX_FOUND_PYTHON": "nothing-here", "PATH": "/usr/bin"})
+
+
+def _measured(*differences: str, **modules: FailedImport) -> EnvironmentBuilt:
+    device = ProbedDevice(
+        kind="npu", available=True, count=1, sum_of_ones=4.0, runtime=Runtime.CANN, cann="8.3.RC1"
+    )
+    return EnvironmentBuilt(
+        requested_device=CellDevice(kind="npu", cann="8.3.RC1", engine="found", found=FOUND.identity),
+        python=FOUND.python,
+        prefix=FOUND.prefix,
+        runtime="",
+        site_packages=FOUND.site_packages,
+        digest=FOUND.identity,
+        reused=False,
+        expected={"torch": "2.7.1+cpu"},
+        left_out={},
+        built_here=(),
+        patched={},
+        # It has more packages than the cell names: that is no difference.
+        probe=EnvironmentProbe(
+            packages={"torch": "2.7.1", "pip": "24"}, files={}, modules=modules, device=device
+        ),
+        seconds={},
+        differences=differences,
+    )
+
+
+def test_a_difference_or_an_import_that_fails_is_red() -> None:
+    assert judge(_measured(), {}).status is Status.PASS
+    assert judge(_measured("torch 2.8 is installed."), {}).status is Status.FAIL
+    failed = judge(_measured(verl=FailedImport(error="ImportError: x", traceback="", seconds=0.1)), {})
+    assert (failed.status, failed.reasons) == (Status.FAIL, ("`import verl` fails: ImportError: x",))
+
+
+def test_the_program_needs_only_the_standard_library() -> None:
+    program = Path(__file__).parents[3] / "harness/cell_program/found_packages.py"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(program)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["version"] == ".".join(map(str, sys.version_info[:3]))
