@@ -152,13 +152,17 @@ READERS: dict[str, Probe | str] = {
         write_finished, lambda file: earlier_manifest(file.parent)
     ),
     "builds/cell/environment_spec.py:_patched_input": ARTIFACT,
+    "builds/cell/found_environment.py:_probe": SAME_TASK,
     "builds/cell/interpreter_files.py:ask_interpreter": PROCESS,
+    "builds/installed/found_python.py:changed_files": PROCESS,
+    "builds/installed/found_python.py:read_found": PROCESS,
     "builds/engines/container_run.py:main": PROCESS,
     "builds/installed/file_manifest.py:_read": "compared with its digest; the probe of read_manifest",
     "builds/installed/file_manifest.py:read_manifest": Probe(
         write_environment, lambda file: earlier_manifest(file.parent)
     ),
     "cell_program/built_environment.py:read_cell_device": IN_MEMORY,
+    "cell_program/found_packages.py:_package": HOST,
     "cell_program/torch_device.py:_published": PROCESS,
     "code_graph/stored_facts.py:read_json": Probe(write_code_facts, read_json),
     "compat/lint/hydra_compose.py:_groups": SHIPPED,
