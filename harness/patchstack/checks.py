@@ -6,7 +6,7 @@ import would slow down `npu-matrix plan`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.check import Check, TaskContext
@@ -15,6 +15,8 @@ from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, TREE_UNAVAILABLE, PatchesMeasured
 from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirror_folders
 from harness.sources.packages.resolve_measurements import RESOLVE_FACETS
+
+_MAX_RELATIONS = 3
 
 
 def _run(ctx: TaskContext) -> Measured[PatchesMeasured]:
@@ -50,9 +52,16 @@ def judge(measurements: PatchesMeasured, _params: Mapping[str, object]) -> Judge
     refused = Status.INCONCLUSIVE if failing and undecided and not problems else Status.FAIL
     return Judgement(
         status=Status.PASS if measurements.applies and not problems else refused,
-        reasons=(*problems, *reasons, *measurements.relations),
+        reasons=(*problems, *reasons, *_shown(measurements.relations)),
         remedies=tuple(remedies),
     )
+
+
+def _shown(relations: Sequence[str]) -> Iterator[str]:
+    """The first relations between patches: each commit of a branch may need earlier ones."""
+    yield from relations[:_MAX_RELATIONS]
+    if len(relations) > _MAX_RELATIONS:
+        yield f"{len(relations) - _MAX_RELATIONS} more patches need or exclude an earlier patch."
 
 
 def _is_accepted(patch: MeasuredPatch) -> bool:

@@ -204,11 +204,14 @@ def _stack_pins(survey: RepositorySurvey) -> dict[str, Mapping[str, PinnedVersio
     newest = max((parse_version("cann", pins["cann"].version) for pins in files.values()), default=None)
     if newest is not None and "cann" in top:
         newest = max(newest, parse_version("cann", top["cann"].version))
+    is_bare = not {"torch_npu", "vllm_ascend"} & top.keys()
     known = [_versions(pins) for pins in stacks.values()]
     for name, pins in files.items():
         if parse_version("cann", pins["cann"].version) == newest and _versions(pins) not in known:
             stacks[name] = pins
             known.append(_versions(pins))
+    if is_bare and len(stacks) > 1:  # The others have the same requirements, and more.
+        del stacks["."]
     return stacks
 
 
@@ -230,9 +233,9 @@ def _published_with(axes: Mapping[str, tuple[str, str]], shipped: Matrix) -> dic
     for rule in (rule for one in shipped.constraints.values() for rule in one.require):
         if not isinstance(rule, AxisAgreement) or rule.axis in axes or rule.other not in axes:
             continue
-        if "@" in axes[rule.other][0]:  # The tables list releases.
-            continue
         version = shipped.axes[rule.other].parse(axes[rule.other][0])
+        if ".dev" in version.nominal:  # The tables list releases.
+            continue
         for table in shipped.published.values():
             if table.key == rule.other and rule.axis in table.columns:
                 listed = table.column(rule.axis).get(version.nominal)

@@ -24,9 +24,9 @@ _PROJECTS = {"verl/trainer": "verl", "vllm_ascend/__init__.py": "vllm_ascend", "
 class FoundFork:
     """The fork of an upstream.
 
-    base: the tag or commit that it started from, "" if it could not be found. version: the release it is
-    based on, or a version with the commit (`0.10.0.dev0@1dda039b...`). of: the branch of the upstream, for a
-    commit. commits: number of own commits. note: why there is no base.
+    base: the tag or commit that it started from, "" if it could not be found. version: the version of the base
+    with its commit (`0.10.0.dev0@1dda039b...`). of: the branch of the upstream, if the base is no tag.
+    commits: number of own commits. note: why there is no base.
     """
 
     axis: str
@@ -54,11 +54,12 @@ def find_fork(files: Sequence[str], checkout: GitCheckout, axes: Mapping[str, Ax
     pattern = axes[axis].tag.replace("{version}", "*") or "v*"
     tag = checkout.nearest_tag(pattern)
     version = tag.removeprefix(pattern.partition("*")[0]) if tag else ""
-    found = [
-        FoundFork(axis=axis, base=tag, version=version, commits=commits)
-        for commits in [checkout.count(tag, "HEAD") if tag else None]
-        if commits is not None
-    ]
+    found: list[FoundFork] = []
+    if tag and (commits := checkout.count(tag, "HEAD")) is not None:
+        # The archive of a release may differ from its tag: verl 0.7.0 was built from a branch that left there.
+        start = checkout.commit(tag)
+        dated = f"{_stated_version(checkout, start, axis) or version}@{start}"
+        found.append(FoundFork(axis=axis, base=tag, version=dated, commits=commits))
     for branch in _upstream_branches(checkout, axes[axis].repository):
         start, commits = checkout.merge_base(branch, "HEAD"), checkout.count(branch, "HEAD")
         if start and commits is not None:
@@ -105,9 +106,16 @@ def _owner_and_name(address: str) -> str:
 
 def _version_at(checkout: GitCheckout, commit: str, axis: str, release: str) -> str:
     """The version that the files of a commit state; without one, a development version after the release."""
+    stated = _stated_version(checkout, commit, axis)
+    if stated:
+        return stated
+    numbered = re.fullmatch(r"(.*?)(\d+)", release)
+    return f"{numbered[1]}{int(numbered[2]) + 1}.dev0" if numbered else "0.dev0"
+
+
+def _stated_version(checkout: GitCheckout, commit: str, axis: str) -> str:
+    """The version that the files of a commit state, or ""."""
     try:
         return str(Version(version_in(Repository(checkout.top).tree(commit), axis)))
     except (HarnessError, InvalidVersion):
-        pass
-    numbered = re.fullmatch(r"(.*?)(\d+)", release)
-    return f"{numbered[1]}{int(numbered[2]) + 1}.dev0" if numbered else "0.dev0"
+        return ""

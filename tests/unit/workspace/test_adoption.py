@@ -75,9 +75,10 @@ def test_the_commits_of_a_fork_become_patches_of_the_release_before_them(tmp_pat
     git(tmp_path, "commit", "-q", "-a", "-m", "ours")
     matrix = matrix_of(tmp_path)
     (name,) = selected(matrix)
-    assert matrix.stacks[name].axes["verl"] == "0.7.1"
+    version = f"0.7.1@{git(tmp_path, 'rev-parse', 'v0.7.1').strip()}"
+    assert matrix.stacks[name].axes["verl"] == version
     sources = patch_sources(load_settings({}, {}, tmp_path), matrix)
-    assert [patch.id for patch in sources.select("verl", {"verl": "0.7.1"})] == ["verl/0001-ours"]
+    assert [patch.id for patch in sources.select("verl", {"verl": version})] == ["verl/0001-ours"]
 
 
 def test_recipes_get_one_stack_for_each_folder_that_pins_versions(tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def test_a_fork_of_a_release_has_the_release_although_the_upstream_has_a_branch(
     git(fork, "commit", "-q", "-a", "-m", "ours")
     matrix = matrix_of(fork)
     (name,) = selected(matrix)
-    assert matrix.stacks[name].axes["verl"] == "0.7.1"
+    assert matrix.stacks[name].axes["verl"] == f"0.7.1@{git(fork, 'rev-parse', 'v0.7.1').strip()}"
 
 
 @pytest.mark.parametrize(
