@@ -40,7 +40,7 @@ def command(folder: Path, *, dry_run: bool, force: bool, as_json: bool) -> None:
     from harness.package import shipped_file
     from harness.settings import MATRIX_FILE
     from harness.workspace.adoption.first_files import as_json as facts
-    from harness.workspace.adoption.first_files import describe, first_files
+    from harness.workspace.adoption.first_files import SIMULATED, describe, first_files
     from harness.workspace.adoption.repository_survey import survey_repository
 
     root = folder.absolute()
@@ -66,6 +66,9 @@ def command(folder: Path, *, dry_run: bool, force: bool, as_json: bool) -> None:
             click.echo("".join(f"    {line}\n" for line in file.text.splitlines()), nl=False)
     if not dry_run:
         click.echo("\nnext:\n  npu-matrix run                              the first report")
+        if any(f"\n  {SIMULATED}:\n" in file.text for file in files):
+            command = f"npu-matrix --profile {SIMULATED} run"
+            click.echo(f"  {command:<42}  losses and training on a simulated device, in minutes")
         gate = f"npu-matrix gate --base {survey.branch or 'main'} --run --run-base"
         click.echo(f"  {gate:<42}  what a change breaks")
 

@@ -30,6 +30,8 @@ IGNORED = (".npu-matrix/", "/reports/", "/npu-matrix-demo/")
 #: The Python of cells whose repository does not say. Every torch_npu of the matrix has wheels for it.
 _PYTHON = "3.11"
 _PATCHES_HERE = 3
+#: The profile on the simulated device that a fork of verl gets.
+SIMULATED = "simulated"
 #: More stacks than this are no first matrix; the user adds the others.
 _MOST_STACKS = 8
 #: More folders of scripts than this are linted in one step.
@@ -107,8 +109,30 @@ def matrix_text(survey: RepositorySurvey, shipped: Matrix) -> str:
         f"    title: {_quoted(f'stacks of {survey.root.name}')}",
         "    select:",
         f"      - {{stacks: [{', '.join(selected)}]}}",
+        *_simulated_profile(survey, shipped),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _simulated_profile(survey: RepositorySurvey, shipped: Matrix) -> Iterator[str]:
+    """A profile that trains a fork of verl on the simulated device, as the shipped default profile does."""
+    fork = survey.fork
+    shown = next((one for one in shipped.profiles["default"].select if one.product), None)
+    if not fork or not fork.base or fork.axis != "verl" or shown is None:
+        return
+    yield f"  {SIMULATED}:"
+    yield f'    title: "losses and training of {_one_line(survey.root.resolve().name)} on the simulated device"'
+    yield "    select:"
+    yield "      - product:"
+    for axis, values in {**shown.product, "verl": (fork.version,)}.items():
+        yield f"          {axis}: [{', '.join(map(_quoted, values))}]"
+    fixed = ", ".join(f"{axis}: {_quoted(value)}" for axis, value in shown.fixed.items())
+    yield f"        with: {{{fixed}}}"
+    yield f"        recipe: {shown.recipe}"
+    without = shipped.profiles["default"].without
+    if without:
+        yield "    without:"
+        yield from (f"      {one.check}: {_quoted(one.reason)}" for one in without)
 
 
 def _patches_section(survey: RepositorySurvey) -> Iterator[str]:

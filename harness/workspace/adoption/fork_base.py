@@ -24,8 +24,8 @@ _PROJECTS = {"verl/trainer": "verl", "vllm_ascend/__init__.py": "vllm_ascend", "
 class FoundFork:
     """The fork of an upstream.
 
-    base: the tag or commit that it started from, "" if it could not be found. version: the version of the base
-    with its commit (`0.10.0.dev0@1dda039b...`). of: the branch of the upstream, if the base is no tag.
+    base: the tag or commit that it started from, "" if it could not be found. version: the version of the
+    base with its commit (`0.10.0.dev0@1dda039b...`). of: the branch of the upstream, if the base is no tag.
     commits: number of own commits. note: why there is no base.
     """
 
@@ -56,7 +56,7 @@ def find_fork(files: Sequence[str], checkout: GitCheckout, axes: Mapping[str, Ax
     version = tag.removeprefix(pattern.partition("*")[0]) if tag else ""
     found: list[FoundFork] = []
     if tag and (commits := checkout.count(tag, "HEAD")) is not None:
-        # The archive of a release may differ from its tag: verl 0.7.0 was built from a branch that left there.
+        # The archive of a release may differ from its tag: verl 0.7.0 was built from a later branch.
         start = checkout.commit(tag)
         dated = f"{_stated_version(checkout, start, axis) or version}@{start}"
         found.append(FoundFork(axis=axis, base=tag, version=dated, commits=commits))
