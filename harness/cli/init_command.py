@@ -39,8 +39,8 @@ def command(folder: Path, *, dry_run: bool, force: bool, as_json: bool) -> None:
     from harness.matrix.reading.load_matrix import load_matrix
     from harness.package import shipped_file
     from harness.settings import MATRIX_FILE
-    from harness.workspace.adoption.first_files import as_json as facts
     from harness.workspace.adoption.first_files import SIMULATED, describe, first_files
+    from harness.workspace.adoption.first_files import as_json as facts
     from harness.workspace.adoption.repository_survey import survey_repository
 
     root = folder.absolute()

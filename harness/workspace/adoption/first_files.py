@@ -121,7 +121,8 @@ def _simulated_profile(survey: RepositorySurvey, shipped: Matrix) -> Iterator[st
     if not fork or not fork.base or fork.axis != "verl" or shown is None:
         return
     yield f"  {SIMULATED}:"
-    yield f'    title: "losses and training of {_one_line(survey.root.resolve().name)} on the simulated device"'
+    name = _one_line(survey.root.resolve().name)
+    yield f"    title: {_quoted(f'losses and training of {name} on the simulated device')}"
     yield "    select:"
     yield "      - product:"
     for axis, values in {**shown.product, "verl": (fork.version,)}.items():
