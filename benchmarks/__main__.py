@@ -44,6 +44,7 @@ BENCHMARKS = (
     "lint_agreement",
     "lint_random_scripts",
     "lint_mutations",
+    "lint_script_mistakes",
     "lint_precision",
     "lint_speed",
     "lint_bad_input",

@@ -23,6 +23,7 @@ from harness.compat.lint.program_findings import program_findings
 from harness.compat.lint.registry_findings import registry_findings
 from harness.compat.lint.setting_changes import key_change, misspelt_value, without_plus
 from harness.compat.lint.shell.values import ScriptValue
+from harness.compat.lint.typo_findings import typo_findings
 
 PROGRAM_MISSING = "NO-PROGRAM"
 TYPE_RULE = "CONFIG-TYPE"
@@ -80,6 +81,16 @@ def config_findings(
         names = tuple(one.key for one in composition.refused)
         yield UndecidedRule(rule=CONFIG_RULE, unknown=(_elsewhere(names),), recipe=job.name)
         return
+    for option in job.unknown_options:
+        yield _finding(
+            job,
+            option,
+            rule=CONFIG_RULE,
+            message=f"Hydra refuses the option `{option.text[:120]}`",
+            why=f"{job.entry} stops with: unrecognized arguments: {option.text[:120]}",
+            fix=_option_remedy(option, composition),
+            source="the command line of hydra-core",
+        )
     for refused in composition.refused:
         yield _finding(
             job,
@@ -93,6 +104,7 @@ def config_findings(
         )
     yield from _type_findings(job, configuration, program, composition, source)
     yield from registry_findings(job, configuration, program, composition)
+    yield from typo_findings(job, configuration, program, composition)
     yield from program_findings(job, configuration, program, composition)
 
 
@@ -176,6 +188,12 @@ def _finding(
         recipe=job.name,
         changes=changes,
     )
+
+
+def _option_remedy(option: ScriptValue, composition: Composition) -> str:
+    bare = option.text.lstrip("-")
+    is_key = composition.has(bare.partition("=")[0])
+    return f"write {bare}" if "=" in bare and is_key else "remove it, or write it as `key=value`"
 
 
 def _key_changes(refused: RefusedOverride, composition: Composition) -> tuple[SettingChange, ...]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from harness.compat.lint.compared_texts import ComparedTexts, compared_texts
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError, Location
 from harness.sources.python_syntax import parse_source
@@ -123,6 +124,17 @@ class VerlConfiguration:
         if path not in self._trees:
             self._trees[path] = parse_source(self._tree.read(path))
         return self._trees[path]
+
+    @functools.cached_property
+    def compared_texts(self) -> ComparedTexts:
+        """The texts that verl's code compares each setting with, by the last part of the setting's key."""
+        modules = sorted(path for path in self._paths if path.startswith("verl/") and path.endswith(".py"))
+        return compared_texts((path, self._tree.read(path).decode("utf-8", "replace")) for path in modules)
+
+    def place(self, path: str, offset: int) -> str:
+        """A place in a file, with its line."""
+        source = self._tree.read(path).decode("utf-8", "replace")
+        return f"{path}:{source.count(chr(10), 0, offset) + 1}"
 
     @property
     def label(self) -> str:

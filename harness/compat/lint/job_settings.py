@@ -28,6 +28,7 @@ class JobSettings:
     has_unread_arguments: whether further overrides may be in arguments that were not read.
     missing_values: keys with nothing after `=`, because a space separates them from their value by mistake.
     cut_off: overrides in a command of their own after the job, because the line before does not go on.
+    unknown_options: words that begin with a dash and are no option of Hydra.
     facts: values measured in earlier runs of the recipe, which some rules use.
     """
 
@@ -48,6 +49,7 @@ class JobSettings:
     has_unread_arguments: bool = False
     missing_values: Mapping[str, ScriptValue] = field(default_factory=dict)
     cut_off: tuple[ScriptValue, ...] = ()
+    unknown_options: tuple[ScriptValue, ...] = ()
     facts: Mapping[str, FactValue] = field(default_factory=dict)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,9 @@ from harness.compat.lint.python_program import (
     override_words,
     python_program,
     runtime_variables,
+    unknown_options,
 )
+from harness.compat.lint.setting_changes import nearest_word
 from harness.compat.lint.shell.evaluator import Command, Evaluator
 from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES
 from harness.compat.lint.shell.values import ScriptValue
@@ -31,6 +33,8 @@ OVERRIDE_START = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
 #: Each job costs one composition of its configuration, and following verl with it.
 MAX_JOBS = 16
 MAX_SCRIPTS = 2_000
+#: Shorter names of variables are not compared.
+MISSPELT_LETTERS = 5
 #: A command whose first word is an override: the line before it does not go on.
 CUT_OFF = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.[\w@/-]+)+=.*|\+{1,2}[A-Za-z_][\w.@/-]*=.*", re.DOTALL)
 WINDOWS_LINE_ENDS = (
@@ -123,6 +127,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     evaluator = Evaluator(file, folder)
     evaluator.read(text)
     notes = list(evaluator.notes)
+    notes += [*_torn_assignments(evaluator.commands), *_misspelt_variables(evaluator)]
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
         notes.append(ScriptNote(line=line, text=WINDOWS_LINE_ENDS, unread=True))
@@ -142,6 +147,27 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
         notes=tuple(dict.fromkeys(sorted(notes, key=lambda note: note.line))),
         stopped=evaluator.stopped,
     )
+
+
+def _torn_assignments(commands: Sequence[Command]) -> Iterator[ScriptNote]:
+    """`NAME = value`, which bash runs as a program."""
+    for command in commands:
+        words = [word.text for word in command.arguments[:2]]
+        if len(words) == 2 and words[0].isidentifier() and words[1][:1] == "=" and words[1][:2] != "==":
+            text = f"`{words[0]} {words[1]}` sets no variable: bash runs {words[0]} as a program"
+            yield ScriptNote(line=command.where.line, text=f"{text}; remove the spaces", unread=True)
+
+
+def _misspelt_variables(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Variables that nothing sets, spelt almost like one that the script sets."""
+    words = [word for command in evaluator.commands for word in command.arguments]
+    for name, word in {word.unknown: word for word in words if word.unknown.isidentifier()}.items():
+        near = nearest_word(name, evaluator.assigned_names) if name not in evaluator.assigned_names else ""
+        # Such as MODEL_PATH and MODEL_PATHS, NNODES and NODES: both can be meant.
+        is_swapped = near and sorted(near) == sorted(name)
+        if near and len(name) >= MISSPELT_LETTERS and (is_swapped or near not in evaluator.used_names):
+            text = f"`{name}` is set nowhere in this script, and `{near}` is: is it misspelt?"
+            yield ScriptNote(line=word.where.line, text=text, unread=True)
 
 
 def _cut_off(commands: Sequence[Command]) -> tuple[ScriptValue, ...]:
@@ -209,6 +235,7 @@ def _read_launch(
         ),
         missing_values=missing_values,
         cut_off=cut_off,
+        unknown_options=unknown_options(rest),
     )
 
 

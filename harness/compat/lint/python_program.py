@@ -16,6 +16,12 @@ CONFIG_OPTIONS = ("--config-name", "--config-path", "--config-dir", "-cn", "-cp"
 #: Options of `hydra.main` that are followed by a value which is no override.
 VALUED_OPTIONS = (*CONFIG_OPTIONS, "--cfg", "-c", "--package", "-p")
 MULTIRUN = ("--multirun", "-m")
+#: The options of `hydra.main`; argparse takes their first letters for them.
+HYDRA_OPTIONS = (
+    *("--config-name", "--config-path", "--config-dir", "--cfg", "--resolve", "--package", "--run", "--help"),
+    *("--multirun", "--shell-completion", "--experimental-rerun", "--info", "--hydra-help", "--version"),
+)
+_SHORT_OPTION = re.compile(r"-(?:cn|cp|cd|sc|[hcprmi])")
 #: Characters of a value that is read as a list of values.
 MAX_SWEEP = 4_000
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
@@ -72,6 +78,18 @@ def option_word(words: Sequence[ScriptValue], name: str) -> ScriptValue | None:
                 text=word.text.removeprefix(f"{name}="), unknown=word.unknown, where=word.where
             )
     return None
+
+
+def unknown_options(words: Sequence[ScriptValue]) -> tuple[ScriptValue, ...]:
+    """The words that begin with a dash and are no option of Hydra, which stops at them."""
+    return tuple(
+        word
+        for position, word in enumerate(words)
+        if re.match(r"--?[A-Za-z]", word.text)
+        and not (position and words[position - 1].text in VALUED_OPTIONS)
+        and not any(name.startswith(word.text.partition("=")[0]) for name in HYDRA_OPTIONS)
+        and not _SHORT_OPTION.match(word.text)
+    )
 
 
 def override_words(words: Sequence[ScriptValue]) -> tuple[ScriptValue, ...]:

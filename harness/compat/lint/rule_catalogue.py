@@ -12,6 +12,7 @@ from harness.compat.lint.lint_measurements import CONFIG_RULE, MISSING_VALUE_RUL
 from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.registry_findings import REGISTRY_RULE
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, load_ruleset
+from harness.compat.lint.typo_findings import TYPO_RULE
 from harness.errors import InputError
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -70,6 +71,18 @@ CODE_RULES = (
         verified="code",
         wrong=("python3 -m verl.trainer.main_ppo_sync",),
         right=("python3 -m verl.trainer.main_ppo",),
+    ),
+    RuleExplanation(
+        id=TYPO_RULE,
+        severity="warning",
+        summary="a text looks like a misspelling of one that verl knows for this setting",
+        why="verl checks many texts only when a worker, a data loader or the rollout uses them, and then "
+        "stops or takes another branch",
+        fix="write the text as verl's code has it; the finding names it",
+        source="the comparisons in the modules of the verl that the finding names",
+        verified="code",
+        wrong=("data.truncation=rihgt",),
+        right=("data.truncation=right",),
     ),
     RuleExplanation(
         id=REGISTRY_RULE,

@@ -181,6 +181,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={ALG + "filter_groups.enable": True}, v={"verl": "0.8.0"}),
         change(entry="recipe.dapo.main_dapo"),
     ),
+    "RANGE-MEMORY": (
+        change(o={"actor_rollout_ref.rollout.gpu_memory_utilization": 60}),
+        change(o={"actor_rollout_ref.rollout.gpu_memory_utilization": 1.0}),
+    ),
+    "RANGE-SAMPLING": (
+        change(o={"actor_rollout_ref.rollout.val_kwargs.top_p": 1.5}),
+        change(o={"actor_rollout_ref.rollout.val_kwargs.top_p": 0.7}),
+    ),
     "GPUS-MISMATCH": (change(e={"GPUS_PER_NODE": "16"}), change(o={"trainer.n_gpus_per_node": 16})),
     "TESTFREQ": (
         change(o={"data.train_files": "/d/t.parquet", "data.val_files": "/d/t.parquet"}),

@@ -81,6 +81,7 @@ class Evaluator:
 
     path: of the script. commands: the programs that it starts, without repetitions. notes: what was not read
     or is not known. stopped: the note about the rest of the script, if reading it was given up.
+    assigned_names, used_names: the variables that the script sets and uses somewhere.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
@@ -95,11 +96,14 @@ class Evaluator:
         self.commands: list[Command] = []
         self.notes: list[ScriptNote] = []
         self.stopped: ScriptNote | None = None
+        self.assigned_names: frozenset[str] = frozenset()
+        self.used_names: frozenset[str] = frozenset()
 
     def read(self, text: str) -> None:
         """Read the script; InputError if bash would not accept it."""
         world = World(script=self.path)
         tree = parse_bash(text, self.path)
+        self.assigned_names, self.used_names = _names(tree)
         try:
             self._statements(tree.children("Stmts"), world)
         except (TooLargeError, RecursionError) as error:
@@ -577,6 +581,16 @@ class Evaluator:
         except (OSError, ValueError):
             return None
         return None
+
+
+def _names(tree: SyntaxNode) -> tuple[frozenset[str], frozenset[str]]:
+    """The variables that a script sets, and those that it uses."""
+    assigned, used = set[str](), set[str]()
+    for node in tree.descendants():
+        name = node.child("Name") or node.child("Param")
+        if name is not None:
+            (used if node.kind == "ParamExp" else assigned).add(name.text())
+    return frozenset(assigned), frozenset(used)
 
 
 def _with_own_variables(call: Call, run: Callable[[], Outcomes]) -> Outcomes:

@@ -1,0 +1,75 @@
+"""Slips of the pen in scripts: misspelt texts and variables, options that Hydra lacks, torn assignments."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.compat.lint.compared_texts import compared_texts
+from harness.compat.lint.launch_script import parse_script
+
+SOURCE = """
+class Loader:
+    how: Literal["left", "right"] = "left"
+
+    def __init__(self, config):
+        self.truncation = config.get("truncation", "error")
+        if self.truncation == "middle" or config["truncation"] not in ("left", "right"):
+            raise NotImplementedError
+        if config.get("mode", "sync").lower() != "async":
+            pass
+"""
+
+
+def notes(text: str) -> list[str]:
+    return [note.text for note in parse_script(text).notes if note.unread]
+
+
+def test_texts_are_those_that_the_code_compares_a_name_with() -> None:
+    texts = compared_texts([("a.py", SOURCE)])
+    assert texts.of("truncation") == {"middle", "left", "right"}
+    assert texts.of("how") == {"left", "right"}
+    assert texts.of("mode") == {"async"}
+    assert texts.of("other") == frozenset()
+    assert {"error", "sync"} <= texts.words
+
+
+@pytest.mark.parametrize("word", ["--trainer.nnodes=2", "-trainer.nnodes=2", "--trainer.nnodes"])
+def test_an_option_that_hydra_lacks_is_kept_with_its_place(word: str) -> None:
+    [job] = parse_script(f"python3 -m verl.trainer.main_ppo a=1 {word}\n").jobs
+    assert [(one.text, one.where.column) for one in job.unknown_options] == [(word, 38)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--config-name=x", "--config-name x", "-cn x", "--cfg job", "--multirun", "--config-n x", "-m", "a=-1"],
+)
+def test_options_of_hydra_are_taken(words: str) -> None:
+    [job] = parse_script(f"python3 -m verl.trainer.main_ppo a=1 {words}\n").jobs
+    assert job.unknown_options == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("LR = 1e-6\npython3 -m a.b x=1\n", "sets no variable"),
+        ("LR =1e-6\npython3 -m a.b x=1\n", "sets no variable"),
+        ("MODEL_PATH=/m\npython3 -m a.b x=$MODLE_PATH\n", "`MODLE_PATH` is set nowhere"),
+    ],
+)
+def test_a_slip_is_told(text: str, said: str) -> None:
+    assert any(said in note for note in notes(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[ a = b ] || true\npython3 -m a.b x=1\n",
+        # Both are used: two variables with names that are alike.
+        "NODES=1\npython3 -m a.b x=$NNODES y=$NODES\n",
+        "MODEL_PATH=/m\npython3 -m a.b x=$DATA_PATH\n",
+        "MODEL_PATH=/m\npython3 -m a.b x=${MODLE_PATH:-/n}\n",
+        "TP=1\npython3 -m a.b x=$PT\n",
+    ],
+)
+def test_what_is_no_slip_is_not_told(text: str) -> None:
+    assert notes(text) == []
