@@ -20,12 +20,13 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from benchmarks import reported_stacks
 from benchmarks.figures import Figure
 from harness.verdict.triage.derived.cause_degree import Degree
 from harness.verdict.triage.diagnosis import Diagnosis, triage_text
 
 HERE = Path(__file__).parent
-REPORTS, STACKS = HERE / "failure_reports", HERE / "working_stacks"
+REPORTS = HERE / "failure_reports"
 Answer = Literal["right", "wrong", "none"]
 Half = Literal["looked at", "only counted"]
 
@@ -72,15 +73,6 @@ class Case(BaseModel):
         return "looked at" if hashlib.sha256(self.source.encode()).digest()[0] % 2 else "only counted"
 
 
-class Stack(BaseModel):
-    """A combination of versions that a document or a person reports as working."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    source: str
-    axes: dict[str, str] = Field(min_length=2)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """A case with the answer that triage gave."""
@@ -94,14 +86,6 @@ def read_cases(folder: Path = REPORTS) -> list[Case]:
     """All failure reports; raises if a file is invalid."""
     texts = (file.read_text("utf-8") for file in sorted(folder.glob("*.yaml")))
     return [Case.model_validate(yaml.safe_load(text)) for text in texts]
-
-
-def read_stacks(folder: Path = STACKS) -> list[Stack]:
-    """All stacks that are reported as working; raises if a file is invalid."""
-    return [
-        Stack.model_validate(yaml.safe_load(file.read_text("utf-8")))
-        for file in sorted(folder.glob("*.yaml"))
-    ]
 
 
 def judge(case: Case) -> Judged:
@@ -139,9 +123,7 @@ def figures() -> Iterator[Figure]:
         yield Figure(claim=f"{claim}, named wrongly", measured=counts["wrong"] * share, unit="%", limit=2)
         clean = sum(one.found.is_clean for one in own)
         yield Figure(claim=f"{claim}, taken for a job that worked", measured=clean, limit=0)
-    yield Figure(
-        claim="stacks stored that are reported as working (not judged yet)", measured=len(read_stacks())
-    )
+    yield from reported_stacks.figures()
 
 
 def table(judged: Sequence[Judged]) -> str:

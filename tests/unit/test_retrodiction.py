@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import retrodiction
-from benchmarks.retrodiction import AREAS, Case, judge, read_cases, read_stacks, table
+from benchmarks.reported_stacks import read_stacks, stack_cell
+from benchmarks.retrodiction import AREAS, Case, judge, read_cases, table
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.package import shipped_file
 from harness.verdict.triage.catalogue import shipped_catalogue
 
 CASES = read_cases()
@@ -18,7 +21,7 @@ def case(error, cause="x", names=("memory",), category="memory"):
 
 
 def test_every_report_is_short_unique_and_of_a_known_category():
-    assert len(CASES) >= 80
+    assert len(CASES) >= 150
     assert len({one.source for one in CASES}) == len(CASES)
     for one in CASES:
         assert one.category in AREAS
@@ -28,8 +31,13 @@ def test_every_report_is_short_unique_and_of_a_known_category():
     assert areas <= set().union(*AREAS.values()) | {"ending"}
 
 
-def test_every_stack_has_axes():
-    assert len(read_stacks()) >= 6
+def test_every_stack_is_a_cell_of_the_matrix():
+    stacks = read_stacks()
+    assert len(stacks) >= 60
+    matrix = load_matrix(shipped_file("matrix.yaml"))
+    cells = [stack_cell(matrix, stack) for stack in stacks]
+    assert len({cell.id for cell in cells}) == len(stacks)
+    assert all(cell.axes or cell.pins for cell in cells)
 
 
 OOM = "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB"
