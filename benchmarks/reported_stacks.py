@@ -55,9 +55,7 @@ class JudgedStack:
     def answered(self) -> tuple[str, ...]:
         """The checks with a verdict."""
         verdicts = {Status.PASS, Status.FAIL}
-        return tuple(
-            one.check for one in self.entries if one.judgement and one.judgement.status in verdicts
-        )
+        return tuple(one.check for one in self.entries if one.judgement and one.judgement.status in verdicts)
 
 
 def read_stacks(folder: Path = STACKS) -> list[Stack]:

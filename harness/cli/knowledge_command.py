@@ -78,9 +78,11 @@ def update(
     The index is that of pip, and the pack is in the cache. Without PACKAGE, the packages of the stack are
     updated. Only releases that the pack does not have are read: of a large wheel the Python files alone, if
     the index supports range requests. Nothing is installed or run. An interrupted update continues where it
-    stopped. Packs of the same releases have the same digest.
+    stopped. Packs of the same releases have the same digest. MindSpeed has no releases on the index; its tags
+    are read from the clones in the folder of mirrors.
     """
     from harness.compat.knowledge.pack_at_hand import pack_at_hand, user_pack_file
+    from harness.sources.git.mirrors import mirror_folders
     from harness.sources.packages.index_settings import index_environment
     from harness.workspace.knowledge.pack_contents import pack_contents
     from harness.workspace.knowledge.pack_update import PACKAGES, UpdateRequest, update_pack
@@ -92,6 +94,7 @@ def update(
     start = target if target.is_file() else at_hand.pack.file if at_hand.pack and not output else None
     request = UpdateRequest(
         packages=packages or PACKAGES,
+        mirrors=mirror_folders(),
         since=since,
         seconds=minutes * 60 if minutes is not None else float("inf"),
     )

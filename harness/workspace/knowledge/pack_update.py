@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from harness.sources.packages.index_listing import ListedRelease, listed_release
 from harness.sources.packages.index_settings import IndexSettings
 from harness.sources.packages.release_fetcher import ReleaseFetcher, Sources, portability
 from harness.workspace.downloads import run_quietly
+from harness.workspace.knowledge.tagged_releases import tagged_releases
 
 #: The packages of the stack, those whose releases are read fastest first.
 PACKAGES = (
@@ -31,9 +32,13 @@ CHECKPOINT_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRequest:
-    """What to read. seconds: how long to read; the releases that remain are read by the next update."""
+    """What to read. seconds: how long to read; the releases that remain are read by the next update.
+
+    mirrors: folders of clones, for packages whose releases are tags.
+    """
 
     packages: tuple[str, ...] = PACKAGES
+    mirrors: tuple[Path, ...] = ()
     since: str = SINCE
     seconds: float = float("inf")
 
@@ -64,14 +69,17 @@ def update_pack(
     plan = BuildPlan(since=request.since, deadline=deadline)
     done = []
     for package in request.packages:
+        tagged = tagged_releases(package, request.mirrors)
         try:
-            listed = listed_releases(package, settings)
+            listed = tagged.releases if tagged else listed_releases(package, settings)
         except HarnessError as error:
             done.append(PackageUpdate(package=package, problem=str(error).splitlines()[0]))
             progress(package, done[-1].problem)
             continue
         with gc_paused(), tempfile.TemporaryDirectory(prefix="surfaces-") as folder:
-            one = _PackageUpdater(package, target, start, Path(folder), progress)
+            fetcher = ReleaseFetcher(cache=Path(folder), command=run_quietly, mirrors=request.mirrors)
+            commits = tagged.commits if tagged else {}
+            one = _PackageUpdater(package, target, start, fetcher, commits, progress)
             done.append(one.update(listed, plan))
         start = target if target.is_file() else start
     return done
@@ -81,11 +89,16 @@ class _PackageUpdater:
     """Reads the releases of one package and writes them to the pack."""
 
     def __init__(
-        self, package: str, target: Path, start: Path | None, folder: Path, progress: Progress
+        self,
+        package: str,
+        target: Path,
+        start: Path | None,
+        fetcher: ReleaseFetcher,
+        commits: Mapping[str, str],
+        progress: Progress,
     ) -> None:
         self._package, self._target, self._start = package, target, start
-        self._fetcher = ReleaseFetcher(cache=folder, command=run_quietly)
-        self._folder, self._progress = folder, progress
+        self._fetcher, self._commits, self._progress = fetcher, commits, progress
         self._written = time.monotonic()
         self._stored: tuple[PackedRelease, ...] = ()
         self._update = PackageUpdate(package=package)
@@ -106,13 +119,16 @@ class _PackageUpdater:
         return self._update
 
     def _fetch(self, release: ListedRelease) -> Sources:
+        commit = self._commits.get(release.version, "")
+        if commit and (found := self._fetcher.commit(commit)):
+            return found
         files = sorted(release.files, key=portability)
         return self._fetcher.sources_of_files(self._package, release.version, files)
 
     def _reported(self, text: str, build: PackageBuild) -> None:
         self._progress(self._package, text)
         # Downloaded files are not needed any more; all releases together would fill a disk.
-        shutil.rmtree(self._folder / "sources", ignore_errors=True)
+        shutil.rmtree(self._fetcher.cache / "sources", ignore_errors=True)
         if time.monotonic() - self._written > CHECKPOINT_S:
             self._write(build)
 

@@ -175,7 +175,8 @@ def test_what_the_installed_release_has_is_no_cause(text: str, pack_file: Path) 
     [
         "AttributeError: 'Open' object has no attribute 'any'",
         "AttributeError: 'Batch' object has no attribute 'never'",
-        "ImportError: cannot import name 'never' from 'vllm.core' (/x/vllm/core.py)",
+        "ImportError: cannot import name 'never' from 'vllm.generated' (/x/vllm/generated.py)",
+        "ModuleNotFoundError: No module named 'vllm.generated'",
         "ModuleNotFoundError: No module named 'vllm'",
         "TypeError: Nowhere.__init__() got an unexpected keyword argument 'seed'",
     ],
@@ -183,6 +184,14 @@ def test_what_the_installed_release_has_is_no_cause(text: str, pack_file: Path) 
 def test_what_no_release_tells_is_not_derived(text: str, pack_file: Path) -> None:
     cause = derived(USER + text, pack_file, vllm="0.9.1")
     assert cause is None or cause.degree == "symptom"
+
+
+def test_an_imported_name_that_no_release_has_was_written_for_another_one(pack_file: Path) -> None:
+    text = USER + "ImportError: cannot import name 'never' from 'vllm.core' (/x/vllm/core.py)"
+    cause = derived(text, pack_file, vllm="0.9.1")
+    assert cause is not None
+    assert cause.degree == "likely"
+    assert "`vllm.core.never` is in none of the 3 releases of vllm from 0.8.5 to 0.10.0" in cause.sentence
 
 
 def test_a_release_that_was_not_read_proves_nothing(pack_file: Path) -> None:

@@ -52,7 +52,11 @@ class SurfaceCauses:
     def _cause(self, question: SurfaceQuestion) -> DerivedCause | None:
         history, package = question.history, question.package
         states = {state for _version, state in history.releases}
-        if not {InRelease.FOUND, InRelease.MISSING} <= states or question.caller == package:
+        if question.caller == package:
+            return None
+        if states <= {InRelease.MISSING, InRelease.NOT_READ} and InRelease.MISSING in states:
+            return self._in_no_release(question) if question.is_import else None
+        if not {InRelease.FOUND, InRelease.MISSING} <= states:
             return None
         installed = self._installed(history)
         if installed.state is InRelease.FOUND:
@@ -75,6 +79,23 @@ class SurfaceCauses:
             ),
             packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
             remedy=self._remedy(question, installed),
+            stacks=self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()}),
+        )
+
+    def _in_no_release(self, question: SurfaceQuestion) -> DerivedCause:
+        """Who imports it was written for a commit between releases, a newer release or a fork."""
+        package, history = question.package, question.history
+        read = [one for one, state in history.releases if state is not InRelease.NOT_READ]
+        who = question.caller or "the code that imports it"
+        return DerivedCause(
+            degree=Degree.LIKELY,
+            sentence=(
+                f"`{history.name}` is in none of the {len(read)} releases of {package} from {read[0]} to "
+                f"{read[-1]}; {who} was written for a newer or unreleased {package}, or for a fork of it"
+            ),
+            proof=(f"{package}: {_read_in_words(history)} (surface pack {self.pack.digest[-12:]})",),
+            packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
+            remedy=f"install the {package} commit that {who} names, or an older release of it",
             stacks=self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()}),
         )
 

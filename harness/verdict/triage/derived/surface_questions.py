@@ -36,13 +36,15 @@ class SurfaceQuestion:
     """Over which releases of a package a use works. `history` is FOUND where it does.
 
     has: what these releases have, in words. caller: the package whose code expects it, "" if not known.
-    is_certain: whether `history` is read from definitions alone; otherwise nothing is proven.
+    is_certain: whether `history` is read from definitions alone; otherwise nothing is proven. is_import: the
+    import of a name from a module that exists, so the name was there for whoever wrote the import.
     """
 
     history: NameHistory
     has: str
     caller: str = ""
     is_certain: bool = True
+    is_import: bool = False
 
     @property
     def package(self) -> str:
@@ -99,7 +101,10 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) 
         if operators.since:
             yield SurfaceQuestion(history=operators, has=has, caller=user)
             return
-    question = SurfaceQuestion(history=pack.history(package, dotted), has=has, caller=user)
+    # A module that is generated when a package is built is in no source archive.
+    is_import = use.expected is Expected.NAME and bool(pack.history(package, use.owner).since)
+    history = pack.history(package, dotted)
+    question = SurfaceQuestion(history=history, has=has, caller=user, is_import=is_import)
     yield _by_words(pack, question, dotted)
 
 
