@@ -20,7 +20,7 @@ from harness.compat.knowledge.surface_pack import (
     in_release,
     signatures_of,
 )
-from harness.compat.surface.api_surface import ApiDefinition, ApiSurface, module_of_file
+from harness.compat.surface.api_surface import ApiDefinition, ApiSurface, Presence, module_of_file
 from harness.compat.surface.call_signature import CallSignature
 from harness.compat.surface.dynamic_attributes import Openness
 from harness.compat.surface.module_names import decorators, dotted
@@ -90,6 +90,19 @@ def has_attribute(attribute: str) -> UseTest:
     return works
 
 
+def sets_attribute(attribute: str) -> UseTest:
+    """Whether a class or a base in its package names an attribute. Other bases can have more of them."""
+
+    def works(api: ApiSurface, name: str) -> InRelease:
+        definition = api.find(name).definition
+        if definition is None or not definition.is_class:
+            return InRelease.UNKNOWN
+        found = api.find(f"{name}.{attribute}").presence is Presence.FOUND
+        return InRelease.FOUND if found else InRelease.MISSING
+
+    return works
+
+
 def takes_keyword(parameter: str) -> UseTest:
     """Whether a function, method or `__init__` takes a keyword."""
 
@@ -105,7 +118,7 @@ def takes_keyword(parameter: str) -> UseTest:
         owner = api.find(name.removesuffix(".__init__")).definition
         # The `__init__` of a dataclass takes its fields.
         return (
-            in_release(api.member(owner, parameter).presence) if _is_dataclass(owner) else InRelease.UNKNOWN
+            in_release(api.member(owner, parameter).presence) if _takes_fields(owner) else InRelease.UNKNOWN
         )
 
     return works
@@ -113,9 +126,17 @@ def takes_keyword(parameter: str) -> UseTest:
 
 def lacks_keyword(parameter: str) -> UseTest:
     """Whether a function or method has no such parameter, so that no caller passes it."""
+    return _opposite(takes_keyword(parameter))
+
+
+def lacks_positional(given: int) -> UseTest:
+    """Whether a function or method takes fewer positional arguments, so that no caller passes that many."""
+    return _opposite(takes_positional(given))
+
+
+def _opposite(works: UseTest) -> UseTest:
     opposite = {InRelease.FOUND: InRelease.MISSING, InRelease.MISSING: InRelease.FOUND}
-    takes = takes_keyword(parameter)
-    return lambda api, name: opposite.get(found := takes(api, name), found)
+    return lambda api, name: opposite.get(found := works(api, name), found)
 
 
 def works_without(parameters: tuple[str, ...]) -> UseTest:
@@ -242,9 +263,13 @@ def _concrete(api: ApiSurface, definition: ApiDefinition, method: str) -> InRele
     return InRelease.FOUND if own else in_release(found.presence) if found.definition else InRelease.MISSING
 
 
-def _is_dataclass(definition: ApiDefinition | None) -> TypeGuard[ApiDefinition]:
+def _takes_fields(definition: ApiDefinition | None) -> TypeGuard[ApiDefinition]:
+    """Whether a class is a dataclass, or a model of pydantic or msgspec."""
     node = definition.node if definition else None
-    return isinstance(node, ast.ClassDef) and "dataclass" in decorators(node)
+    if not isinstance(node, ast.ClassDef):
+        return False
+    bases = {dotted(base).rpartition(".")[2] for base in node.bases}
+    return "dataclass" in decorators(node) or bool(bases & {"BaseModel", "Struct"})
 
 
 def _is_abstract(definition: ApiDefinition | None) -> bool:

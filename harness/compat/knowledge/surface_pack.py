@@ -295,6 +295,16 @@ class SurfacePack:
             states.append((version, state))
         return NameHistory(package=normal_name(package), name=operator, releases=tuple(states))
 
+    def argument_history(self, package: str, operator: str, argument: str) -> NameHistory:
+        """An argument of an NPU operator over all releases of torch-npu; UNKNOWN without a schema."""
+        states = []
+        for version, surface in self.surfaces(package):
+            state = _has_argument(surface, operator, argument) if surface else InRelease.NOT_READ
+            states.append((version, state))
+        return NameHistory(
+            package=normal_name(package), name=f"{operator}({argument})", releases=tuple(states)
+        )
+
     def mention_history(self, package: str, paths: Sequence[str], word: str) -> NameHistory:
         """A word in quotes in the first of `paths` that a release has, over all releases of a package.
 
@@ -395,6 +405,20 @@ def _has_operator(surface: ReleaseSurface, operator: str) -> bool:
         if ATB_SOURCE.fullmatch(name) and mentioned.search(surface.read(name)):
             return True
     return False
+
+
+def _has_argument(surface: ReleaseSurface, operator: str, argument: str) -> InRelease:
+    schema = re.compile(rb"\bfunc: *%s(?:\.\w+)?\(([^\n]*)" % re.escape(operator).encode())
+    name = re.compile(rb"\b%s\b" % re.escape(argument).encode())
+    found = [
+        arguments.partition(b"->")[0]
+        for path in surface.names()
+        if path.startswith(SCHEMA_FOLDER)
+        for arguments in schema.findall(surface.read(path))
+    ]
+    if not found:
+        return InRelease.UNKNOWN
+    return InRelease.FOUND if any(map(name.search, found)) else InRelease.MISSING
 
 
 def _requirements(lines: Iterable[str]) -> Iterator[Requirement]:

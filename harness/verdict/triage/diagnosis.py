@@ -15,6 +15,7 @@ from harness.convergence.telemetry.tensorboard import read
 from harness.convergence.telemetry.verl_metrics import FIRST_STEP, METRICS
 from harness.errors import InputError, Location
 from harness.verdict.triage.catalogue import Catalogue, Signature, shipped_catalogue
+from harness.verdict.triage.code_tables import UNSPECIFIC
 from harness.verdict.triage.derived.cause_degree import DerivedCause
 from harness.verdict.triage.derived.derived_cause import CauseFinder
 from harness.verdict.triage.derived.derived_signature import derive
@@ -32,6 +33,7 @@ EVENTS = "tfevents"
 # Lines that count as errors if neither a signature matches nor an exception is found.
 SUSPICIOUS = re.compile(
     r"(?:^|\s)(?:error|fatal|panic)\b[^:]{0,40}:|^\w+(?:Error|Exception)\b"
+    r"|\b(?:cannot import name|no module named|undefined symbol|unexpected keyword argument)\b"
     r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted)\b",
     re.IGNORECASE,
 )
@@ -85,7 +87,9 @@ class Finding:
             return 1 if self.failure.secondary else 0
         if self.signature.severity != "error":
             return 3 if self.signature.severity == "warning" else 4
-        return 1 if self.signature.role == "symptom" else 0
+        if self.signature.role == "symptom":
+            return 2 if self.signature.id.endswith(UNSPECIFIC) else 1
+        return 0
 
     def to_json(self) -> dict[str, object]:
         """As JSON. `rank` is the first rank that reports it, null if the log does not name one."""
@@ -325,7 +329,7 @@ def diagnose(
     findings += _metric_findings(found, catalogue, compared or ComparedRuns())
     findings += _standstill(found)
     if not findings:
-        findings = _suspicious(found)
+        findings = [_derived(one, None, finder) for one in _suspicious(found)]
     return Diagnosis(
         findings=tuple(findings),
         lines=found.lines,

@@ -1,4 +1,4 @@
-"""Releases that a project publishes as tags of its repository and not on a package index, as MindSpeed does."""
+"""Releases that a project publishes as tags of its repository, not on a package index, as MindSpeed does."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ class TaggedReleases:
 def tagged_releases(package: str, mirrors: Sequence[Path]) -> TaggedReleases | None:
     """The tags that are versions, of the first clone below `mirrors` with the package; None without one."""
     module = BY_TAG.get(package)
-    for folder in (one for mirror in mirrors for one in sorted(git_folders(mirror))):
-        try:
-            repository = Repository(folder)
-            if module and repository.tree("HEAD").mode(f"{module}/__init__.py"):
-                return _of(repository)
-        except HarnessError:
-            continue
-    return None
+    folders = (one for mirror in mirrors for one in sorted(git_folders(mirror))) if module else ()
+    return next((_of(Repository(one)) for one in folders if _has_module(one, str(module))), None)
+
+
+def _has_module(folder: Path, module: str) -> bool:
+    try:
+        return bool(Repository(folder).tree("HEAD").mode(f"{module}/__init__.py"))
+    except HarnessError:
+        return False
 
 
 def _of(repository: Repository) -> TaggedReleases:

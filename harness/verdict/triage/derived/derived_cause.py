@@ -144,7 +144,7 @@ def _involved(use: FailedUse) -> dict[str, None]:
     names = [package_of_file(use.defined_in), package_of_file(use.user)]
     if use.expected in {Expected.SYMBOL, Expected.LIBRARY_VERSION}:
         names = [*map(giver_of, use.names), package_of_library(use.owner), *names]
-    elif use.expected in {Expected.OPERATOR, Expected.KERNEL}:
+    elif use.expected in {Expected.OPERATOR, Expected.KERNEL} or "::" in use.owner:
         names = [OPERATOR_NAMESPACES.get(use.owner.partition("::")[0], ""), *names]
     elif use.expected is Expected.MODEL_TYPE:
         names = ["transformers", *names]

@@ -43,9 +43,9 @@ class FailedUse:
     """What one package expected of another and did not get.
 
     expected: the kind. owner: the function, class, module, library or operator, as the message writes it,
-    often without its module. names: the arguments, attributes, symbols or keys; for `POSITIONAL` the numbers
-    of arguments that were given. user: the file of the code that expected it, "" if the log does not name it.
-    defined_in: the file of the owner, if the message names it.
+    often without its module; an operator as `npu::name`. names: the arguments, attributes, symbols or keys;
+    for `POSITIONAL` the numbers of arguments that were given. user: the file of the code that expected it, ""
+    if the log does not name it. defined_in: the file of the owner, if the message names it.
     """
 
     expected: Expected
@@ -130,11 +130,11 @@ FORMS = (
     ),
     _form(Expected.KERNEL, rf"no fallback function is registered for schema (?P<owner>{OPERATOR_NAME})"),
     _form(
-        Expected.OPERATOR,
+        Expected.KEYWORD,
         rf"Unknown keyword argument {Q}(?P<names>\w+){Q} for operator {Q}(?P<owner>{OPERATOR_NAME}){Q}",
     ),
     _form(
-        Expected.OPERATOR,
+        Expected.ARGUMENT,
         rf"(?P<owner>{OPERATOR_NAME})\(\) is missing value for argument {Q}(?P<names>\w+){Q}",
     ),
     _form(
@@ -156,6 +156,11 @@ FORMS = (
     ),
     _form(
         Expected.CONFIG_KEY, r"(?:Missing (?:key|mandatory value):?|Interpolation key) '?(?P<names>[\w.]+)'?"
+    ),
+    # vLLM's command line has an option for each field of EngineArgs.
+    _form(
+        Expected.ATTRIBUTE,
+        r"(?P<owner>(?:vllm(?: \w+)?|api_server\.py): error): unrecognized arguments: --(?P<names>[\w-]+)",
     ),
     _form(Expected.CONFIG_KEY, r"unrecognized arguments: --(?P<names>[\w-]+)"),
     _form(Expected.MODEL_TYPE, rf"has model type {Q}(?P<names>\w+){Q} but Transformers does not recognize"),
@@ -195,8 +200,9 @@ def _use(expected: Expected, found: re.Match[str], frames: Sequence[Frame]) -> F
     if expected in {Expected.ARGUMENT, Expected.ABSTRACT_METHOD}:
         names = tuple(name for name in LISTED.findall(written) if name not in WORDS)
     if expected is Expected.ATTRIBUTE:
-        # Some trackers turn underscores into blanks.
-        names = tuple(name.replace(" ", "_") for name in names)
+        # Some trackers turn underscores into blanks, and options have dashes.
+        names = tuple(re.sub("[ -]", "_", name) for name in names)
+        owner = "EngineArgs" if owner.endswith("error") else owner
     user = next((frame.file for frame in reversed(frames) if not frame.file.startswith("<")), "")
     return FailedUse(
         expected=expected,

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from harness.compat.knowledge.definition_history import (
+    BaseInOtherPackage,
     UseTest,
     bases_in_other_packages,
     defines_all,
     definition_history,
     has_attribute,
     lacks_keyword,
+    lacks_positional,
     needs_none_of,
+    sets_attribute,
     takes_keyword,
     takes_positional,
     works_without,
@@ -22,6 +25,8 @@ from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import package_of_file
 
+#: A shorter word occurs in any package for other reasons.
+LONG_NAME = 8
 #: Package -> its version, as the log shows it.
 ShownVersions = Mapping[str, LoggedVersion]
 #: More packages than this define a class or function of this name: nothing follows without the versions.
@@ -66,6 +71,8 @@ def questions(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> Iterat
             yield from _operators(pack, operator, user)
         case Expected.ATTRIBUTE:
             yield from _defined(pack, use, has_attribute(use.names[0]), f"`{use.owner}` has {names}", shown)
+        case Expected.KEYWORD | Expected.ARGUMENT if "::" in use.owner:
+            yield from _operator_arguments(pack, use, user)
         case Expected.KEYWORD:
             yield from _defined(pack, use, takes_keyword(use.names[0]), f"`{use.owner}` takes {names}", shown)
         case Expected.ARGUMENT:
@@ -80,6 +87,8 @@ def questions(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> Iterat
             yield from _defined(pack, use, takes_positional(int(use.names[0])), has, shown)
         case Expected.ABSTRACT_METHOD:
             yield from _abstract(pack, use, names)
+        case Expected.CONFIG_KEY if use.owner and use.names:
+            yield from _defined(pack, use, takes_keyword(use.names[0]), f"`{use.owner}` takes {names}", shown)
         case Expected.MODEL_TYPE:
             yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
         case Expected.REGISTERED if user in ("", "transformers"):
@@ -114,41 +123,72 @@ def _operators(pack: SurfacePack, name: str, user: str) -> Iterator[SurfaceQuest
         yield SurfaceQuestion(history=history, has=f"the operator `{name}` exists", caller=user)
 
 
+def _operator_arguments(pack: SurfacePack, use: FailedUse, user: str) -> Iterator[SurfaceQuestion]:
+    """An operator was called with an argument that it does not have, or without one that it needs."""
+    namespace, _, name = use.owner.partition("::")
+    if namespace != "npu" or not pack.has("torch-npu"):
+        return
+    operator = name.partition(".")[0]
+    history = pack.argument_history("torch-npu", operator, use.names[0])
+    has = f"the operator `{operator}` takes `{use.names[0]}`"
+    if use.expected is Expected.ARGUMENT:
+        opposite = {InRelease.FOUND: InRelease.MISSING, InRelease.MISSING: InRelease.FOUND}
+        releases = tuple((one, opposite.get(state, state)) for one, state in history.releases)
+        history = replace(history, releases=releases)
+        has = f"the operator `{operator}` has no `{use.names[0]}`"
+    yield SurfaceQuestion(history=history, has=has, caller=user)
+
+
 def _defined(
     pack: SurfacePack, use: FailedUse, works: UseTest, has: str, shown: ShownVersions
 ) -> Iterator[SurfaceQuestion]:
     """The packages that define the owner; if the log names any of them, only those."""
     owner = use.owner.partition(".")[0]
     user = package_of_file(use.user)
-    names = ", ".join(f"`{name}`" for name in use.names)
     packages = [name for name in pack.packages if pack.modules_defining(name, owner)]
     named = [name for name in packages if name in shown or name in (user, package_of_file(use.defined_in))]
     if len(named or packages) > MOST_PACKAGES:
         return
     for package in named or packages:
         installed = shown[package].version.partition("+")[0] if package in shown else ""
+        bases = bases_in_other_packages(pack, package, "", owner)
+        # A method that overrides one of another package is called by that package.
+        caller = user if user not in ("", package) else bases[0].package if bases else ""
         history = definition_history(pack, package, use.owner, works, failed_in=installed)
-        caller = user if user != package else ""
-        if not caller:
-            # A method that overrides one of another package is called by that package.
-            bases = bases_in_other_packages(pack, package, "", owner)
-            caller = bases[0].package if bases else ""
         question = SurfaceQuestion(history=history, has=has, caller=caller)
-        yield _by_words(pack, question, use.names[0]) if use.expected is Expected.ATTRIBUTE else question
-        yield from _overridden(pack, use, package, names)
-
-
-def _overridden(pack: SurfacePack, use: FailedUse, package: str, names: str) -> Iterator[SurfaceQuestion]:
-    """What the base class in another package says, whose callers also call the class of `package`."""
-    owner, _, method = use.owner.partition(".")
-    for base in bases_in_other_packages(pack, package, "", owner):
         if use.expected is Expected.ATTRIBUTE:
-            history = definition_history(pack, base.package, base.name, has_attribute(use.names[0]))
-            yield SurfaceQuestion(history=history, has=f"`{base.name}` has {names}", caller=package)
-        elif use.expected is Expected.KEYWORD and method:
-            dotted = f"{base.name}.{method}"
-            history = definition_history(pack, base.package, dotted, lacks_keyword(use.names[0]))
-            yield SurfaceQuestion(history=history, has=f"`{dotted}` has no {names}", caller=package)
+            question = _by_words(pack, question, use.names[0])
+        yield question
+        for base in bases:
+            yield from _of_base(pack, use, package, base)
+        if use.expected is Expected.ATTRIBUTE:
+            explicit = definition_history(pack, package, use.owner, sets_attribute(use.names[0]))
+            yield replace(question, history=explicit, is_certain=False)
+            if len(named or packages) == 1 and len(use.names[0]) >= LONG_NAME:
+                words = pack.word_history(package, use.names[0])
+                mentioned = f"`{use.names[0]}` is mentioned"
+                yield SurfaceQuestion(history=words, has=mentioned, caller=caller, is_certain=False)
+
+
+def _of_base(
+    pack: SurfacePack, use: FailedUse, package: str, base: BaseInOtherPackage
+) -> Iterator[SurfaceQuestion]:
+    """What the base class in another package says, whose callers also call the class of `package`."""
+    method = use.owner.partition(".")[2]
+    dotted = f"{base.name}.{method}" if method else base.name
+    name, names = use.names[0], ", ".join(f"`{one}`" for one in use.names)
+    tests: dict[Expected, tuple[UseTest, str]] = {
+        Expected.ATTRIBUTE: (has_attribute(name), f"`{dotted}` has {names}"),
+        Expected.KEYWORD: (lacks_keyword(name), f"`{dotted}` has no {names}"),
+        Expected.ARGUMENT: (takes_keyword(name), f"`{dotted}` takes {names}"),
+    }
+    if name.isdigit():
+        fewer = f"`{dotted}` takes fewer than {name} positional arguments"
+        tests[Expected.POSITIONAL] = (lacks_positional(int(name)), fewer)
+    if use.expected in tests and (method or use.expected is Expected.ATTRIBUTE):
+        works, has = tests[use.expected]
+        history = definition_history(pack, base.package, dotted, works)
+        yield SurfaceQuestion(history=history, has=has, caller=package)
 
 
 def _by_words(pack: SurfacePack, question: SurfaceQuestion, name: str) -> SurfaceQuestion:
