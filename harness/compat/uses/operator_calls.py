@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from harness.compat.surface.call_signature import CallArguments, arguments_of
 from harness.compat.surface.module_names import dotted
 from harness.compat.surface.syntax_walk import SyntaxVisitor, walk
 from harness.compat.uses.guards import caught_errors
 
+#: Names of conditions that only some chips meet, such as `is_mxfp8_npu`, `is_310p()` or `soc_version`.
+HARDWARE = re.compile(r"(?i)mxfp\d|310p|(?:^|_)a5(?:$|_)|ascend_?950|soc_version|device_type")
 GUARD_ERRORS = frozenset(
     {"AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "RuntimeError"}
 )
@@ -19,7 +22,8 @@ GUARD_ERRORS = frozenset(
 class OperatorCall:
     """One call of an operator.
 
-    guarded: whether the call is in a `try` that handles a missing operator, or below an `if hasattr(...)`.
+    guarded: whether the call is in a `try` that handles a missing operator, below an `if hasattr(...)` or a
+    test of the hardware, or in a file that asks somewhere whether torch_npu has this operator.
     """
 
     operator: str
@@ -33,7 +37,8 @@ def find_operator_calls(tree: ast.Module, file: str) -> tuple[OperatorCall, ...]
     """The operator calls in one source file."""
     visitor = _OperatorVisitor(file)
     visitor.visit(tree)
-    return tuple(visitor.calls)
+    asked = {name for node in walk(tree) if (name := _asked_for(node))}
+    return tuple(replace(one, guarded=True) if one.operator in asked else one for one in visitor.calls)
 
 
 class _OperatorVisitor(SyntaxVisitor, ast.NodeVisitor):
@@ -63,7 +68,7 @@ class _OperatorVisitor(SyntaxVisitor, ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
-        self._visit_guarded(node.body, any(_is_hasattr(inner) for inner in walk(node.test)))
+        self._visit_guarded(node.body, any(_is_condition(inner) for inner in walk(node.test)))
         self._visit_guarded(node.orelse, False)
 
     def _visit_guarded(self, statements: list[ast.stmt], guarded: bool) -> None:
@@ -98,5 +103,17 @@ class _OperatorVisitor(SyntaxVisitor, ast.NodeVisitor):
         return ""
 
 
-def _is_hasattr(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id == "hasattr"
+def _is_condition(node: ast.AST) -> bool:
+    """Whether a test asks for the existence of a name, or for the hardware."""
+    written = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return written == "hasattr" or bool(HARDWARE.search(written))
+
+
+def _asked_for(node: ast.AST) -> str:
+    """The name in `hasattr(module, "name")` or `getattr(module, "name", default)`, else ""."""
+    match node:
+        case ast.Call(func=ast.Name(id="hasattr"), args=[_, ast.Constant(value=str(name))]):
+            return name
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), _]):
+            return name
+    return ""

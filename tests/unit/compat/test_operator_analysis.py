@@ -122,6 +122,13 @@ def test_calls_are_checked_against_the_operators_of_the_version(
         ("try:\n    torch_npu.npu_absent(x)\nexcept KeyError:\n    pass", False),
         ("if hasattr(torch_npu, 'npu_absent'):\n    torch_npu.npu_absent(x)", True),
         ("if ready:\n    torch_npu.npu_absent(x)", False),
+        ("HAS = hasattr(torch_npu, 'npu_absent')\ndef f():\n    torch_npu.npu_absent(x)", True),
+        ("HAS = hasattr(torch_npu, 'npu_other')\ndef f():\n    torch_npu.npu_absent(x)", False),
+        ("f = getattr(torch_npu, 'npu_absent', None)\ndef g():\n    torch_npu.npu_absent(x)", True),
+        ("if is_mxfp8_npu:\n    torch_npu.npu_absent(x)", True),
+        ("if is_310p():\n    torch_npu.npu_absent(x)", True),
+        ("if self.config.soc_version in new:\n    torch_npu.npu_absent(x)", True),
+        ("if is_fast:\n    torch_npu.npu_absent(x)", False),
     ],
 )
 def test_guards_are_recognised(source: str, guarded: bool, old: OperatorSchemas) -> None:
