@@ -86,7 +86,7 @@ def judge_stacks(stacks: Sequence[Stack], checks: Sequence[str] = CHECKS) -> lis
     ]
 
 
-def figures() -> Iterator[Figure]:
+def stack_figures() -> Iterator[Figure]:
     judged = judge_stacks(read_stacks())
     claim = f"of {len(judged)} stacks that are reported as working"
     yield Figure(claim=f"{claim}, failed by a static check", measured=sum(bool(one.failed) for one in judged))

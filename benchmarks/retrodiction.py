@@ -36,7 +36,7 @@ AREAS: Mapping[str, frozenset[str]] = {
     "import": frozenset({"skew", "libraries", "derived"}),
     "library": frozenset({"libraries", "derived"}),
     "version": frozenset({"skew", "libraries", "resolve", "derived"}),
-    "dependency": frozenset({"resolve", "skew"}),
+    "dependency": frozenset({"resolve", "skew", "derived"}),
     "environment": frozenset({"config", "runtime", "libraries", "distributed"}),
     "config": frozenset({"config", "runtime"}),
     "device": frozenset({"runtime", "device code", "distributed"}),
@@ -123,7 +123,7 @@ def figures() -> Iterator[Figure]:
         yield Figure(claim=f"{claim}, named wrongly", measured=counts["wrong"] * share, unit="%", limit=2)
         clean = sum(one.found.is_clean for one in own)
         yield Figure(claim=f"{claim}, taken for a job that worked", measured=clean, limit=0)
-    yield from reported_stacks.figures()
+    yield from reported_stacks.stack_figures()
 
 
 def table(judged: Sequence[Judged]) -> str:

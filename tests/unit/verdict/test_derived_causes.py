@@ -100,3 +100,28 @@ def test_a_symbol_without_versions_is_a_likely_cause():
     assert root.derived
     assert root.derived.degree == "likely"
     assert "torch-npu" in root.derived.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "The conflict is caused by:\n    foo 1.2 depends on torch==2.5.1\nERROR: ResolutionImpossible: x\n",
+            "foo 1.2 requires torch==2.5.1, and another requirement excludes it",
+        ),
+        (
+            "foo 5.0 requires numpy>=2, but you have numpy 1.26.4 which is incompatible.\n",
+            "foo 5.0 requires numpy>=2, and numpy 1.26.4 is installed",
+        ),
+    ],
+)
+def test_what_an_installer_says_about_two_packages_is_a_cause(text, sentence):
+    found = triage_text(text.encode())
+    assert found.known
+    assert found.root.signature.cause == sentence
+    assert found.root.derived.degree == "proven"
+
+
+def test_a_sentence_about_dependencies_is_no_failure():
+    text = b"step:1 - training/global_step:1\nThe answer: verl depends on torch, and ray 2.10 is required\n"
+    assert triage_text(text).root is None

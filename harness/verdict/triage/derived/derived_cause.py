@@ -6,6 +6,7 @@ versions are not in the log. SYMPTOM: only what failed is known.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -56,6 +57,8 @@ class CauseFinder:
         return self._known[use]
 
     def _cause(self, use: FailedUse) -> DerivedCause | None:
+        if use.expected is Expected.REQUIREMENT:
+            return self._stated(use)
         by_pack = (*self._by_surfaces(use), *self._by_requirements(use))
         found = [*by_pack, self._by_rules(use), self._by_symbol(use), self._symptom(use)]
         order = list(Degree)
@@ -76,6 +79,23 @@ class CauseFinder:
         needed = (*involved, "torch") if use.expected is Expected.OPERATOR else involved
         for requirer in involved:
             yield from asked.causes(requirer, needed)
+
+    def _stated(self, use: FailedUse) -> DerivedCause:
+        """The installer names both sides: what requires what, and what is installed instead."""
+        wanted, requirer = use.names[0], use.owner.partition(" ")[0]
+        package = re.split(r"[ =<>!~(]", wanted)[0]
+        instead = f"{use.defined_in} is installed" if use.defined_in else "another requirement excludes it"
+        return DerivedCause(
+            degree=Degree.PROVEN,
+            sentence=f"{use.owner} requires {wanted}, and {instead}",
+            proof=("message of the installer",),
+            packages=(package, requirer),
+            remedy=(
+                f"install versions of {requirer} and {package} that were published for each other, "
+                f"or {requirer} with --no-deps if its documentation says so"
+            ),
+            stacks=self._stacks(),
+        )
 
     def _by_rules(self, use: FailedUse) -> DerivedCause | None:
         """The rule of the matrix that two of the packages of a use break with the versions in the log."""

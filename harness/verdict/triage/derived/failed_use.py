@@ -36,6 +36,7 @@ class Expected(StrEnum):
     MODEL_TYPE = "model type"
     ARCHITECTURE = "architecture"
     REGISTERED = "registered name"
+    REQUIREMENT = "requirement"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,8 @@ class FailedUse:
 
     expected: the kind. owner: the function, class, module, library or operator, as the message writes it,
     often without its module; an operator as `npu::name`. names: the arguments, attributes, symbols or keys;
-    for `POSITIONAL` the numbers of arguments that were given. user: the file of the code that expected it, ""
+    for `POSITIONAL` the numbers of arguments that were given; for `REQUIREMENT` the requirement of `owner`,
+    and what is installed as `defined_in`. user: the file of the code that expected it, ""
     if the log does not name it. defined_in: the file of the owner, if the message names it.
     """
 
@@ -73,6 +75,15 @@ def _form(expected: Expected, pattern: str) -> _Form:
 
 # The first form that matches counts. `owner` and `names` are as in FailedUse; `names` may be a list in words.
 FORMS = (
+    # pip and uv: `vllm 0.13.0 depends on torch==2.9.0`, `x 1 requires y<2, but you have y 2.1 ...`.
+    _form(
+        Expected.REQUIREMENT,
+        r"^(?:ERROR: )?\s*(?P<owner>[A-Za-z][\w.-]{0,60} \d[\w.+!-]{0,40}) "
+        r"(?:depends on|requires|has requirement) "
+        r"(?P<names>[A-Za-z][\w.-]{0,60}[ =<>!~(][^\s;]{0,80}?)"
+        r"(?:,? .{0,60}but you(?:'ll)? have (?P<file>[\w.-]{1,60} [\w.+!]{1,40}?))?"
+        r"(?: which is incompatible)?\.?\s*$",
+    ),
     _form(Expected.KEYWORD, rf"{CALLED} got an unexpected keyword argument {Q}(?P<names>\w+){Q}"),
     _form(
         Expected.ARGUMENT,
