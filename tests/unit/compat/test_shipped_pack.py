@@ -40,7 +40,12 @@ def test_it_is_opened_quickly() -> None:
 @pytest.mark.parametrize(
     ("package", "version", "name", "state"),
     [
-        ("transformers", "4.57.6", "transformers.models.llama.modeling_llama.LlamaAttention", InRelease.FOUND),
+        (
+            "transformers",
+            "4.57.6",
+            "transformers.models.llama.modeling_llama.LlamaAttention",
+            InRelease.FOUND,
+        ),
         ("vllm", "0.10.0", "vllm.engine.arg_utils.EngineArgs.enable_reasoning", InRelease.MISSING),
         ("vllm", "0.9.1", "vllm.engine.arg_utils.EngineArgs.enable_reasoning", InRelease.FOUND),
         (
