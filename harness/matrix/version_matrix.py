@@ -141,27 +141,28 @@ class Matrix:
         """The cell with the pins and overrides that it would have on the simulated device.
 
         On a stand-in host the simulated runtime drives it on the architecture of this machine, so it needs
-        the same replacements of packages as a simulated cell.
+        the same replacements of packages as a simulated cell, except those of versions that the cell states.
         """
         versions = self.versions({**cell.axes, "device": "sim"})
+        pins = resolve_rules(self.pin_rules, versions)
         overrides = resolve_rules(self.override_rules, versions)
         return replace(
             cell,
-            pins=resolve_rules(self.pin_rules, versions),
+            pins=tuple(one for one in pins if one in cell.pins or self._permits(cell, one)),
             overrides=tuple(one for one in overrides if one in cell.overrides or self._permits(cell, one)),
         )
 
-    def _permits(self, cell: Cell, override: Pin) -> bool:
-        """Whether an override allows the version that the cell itself has of the package."""
-        if not override.requirement:
+    def _permits(self, cell: Cell, pin: Pin) -> bool:
+        """Whether a pin or override allows the version that the cell itself has of the package."""
+        if not pin.requirement:
             return True
-        package = required_package(override.requirement)
+        package = required_package(pin.requirement)
         own = [
             axis.parse(cell.axes[name])
             for name, axis in self.axes.items()
             if name in cell.axes and axis.package and normal_package(axis.package) == package
         ]
-        return all(permits(override.requirement, version) for version in own)
+        return all(permits(pin.requirement, version) for version in own)
 
     def versions(self, axes: Mapping[str, str]) -> dict[str, Version]:
         """The parsed values of a cell."""

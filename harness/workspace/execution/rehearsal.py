@@ -67,7 +67,7 @@ STOPS = {
     "index": ("a package is not on the index for this machine's architecture", False),
     "compiler": ("needs the compiler of CANN", False),
     "known": ("an expected failure of matrix.yaml", False),
-    "network": ("a repository that this machine cannot fetch", False),
+    "network": ("a repository or package index that this machine cannot reach", False),
     "left out": ("the profile leaves the check out", False),
     "source": ("a package from a repository, which the engine `venv` does not build", True),
     "other": ("not explained: look at it", True),
@@ -226,7 +226,12 @@ def _kind(check: str, status: str, result: Mapping[str, object], text: str) -> s
         return "index"
     if lacking == "engine":
         return "compiler" if any(name in text for name in _COMPILED_WITH_CANN) else "source"
-    if lacking == "commits" or COMMIT_REMEDY in _texts(result, "remedies"):
+    silent = isinstance(measured, Mapping) and bool(measured.get("unreachable"))
+    if (
+        lacking == "commits"
+        or COMMIT_REMEDY in _texts(result, "remedies")
+        or (status == "not-run" and silent)
+    ):
         return "network"
     return "left out" if status == "not-run" and "not in profile" in text else "other"
 

@@ -10,13 +10,20 @@ import pytest
 from harness import evidence
 from harness.builds.cell.environment_judge import _device_reasons
 from harness.cell_program.built_environment import CellDevice, ProbedDevice
+from harness.digest import digest_json
 from harness.errors import InputError
 from harness.evidence import DeviceFacts, Runtime, evidence_of
+from harness.ledger.store import Ledger
+from harness.matrix.cells.pins import normal_package, permits, required_package
 from harness.matrix.model.cell import Cell
 from harness.matrix.reading.load_matrix import load_matrix
-from harness.outcome import Evidence, Tier
+from harness.outcome import Evidence, Outcome, State, Tier
 from harness.package import shipped_file
 from harness.plan.keys.facets import FacetInputs, _device, _platform
+from harness.plan.tasks.check_registry import all_checks
+from harness.plan.tasks.evidence_bound import bounded_outcome
+from harness.plan.tasks.task import Task
+from harness.sources.git.mirrors import COMMIT_REMEDY
 from harness.workspace.execution.rehearsal import STOPS, host_groups, read_report
 
 
@@ -74,6 +81,51 @@ def test_a_real_device_is_no_rehearsal() -> None:
     assert _device_reasons(rehearsed, probed) == ["The device is real; the cell needs a simulated one."]
 
 
+def test_a_rehearsed_cell_keeps_the_versions_that_it_states(cells: list[Cell]) -> None:
+    """It gets the package replacements of a simulated cell, but none of a version of its own."""
+    matrix = load_matrix(shipped_file("matrix.yaml"))
+    changed = 0
+    for cell in cells:
+        rehearsed = matrix.rehearsed(cell)
+        assert (rehearsed.id, rehearsed.axes) == (cell.id, cell.axes)
+        assert set(cell.pins) <= set(rehearsed.pins)
+        changed += rehearsed.overrides != cell.overrides
+        for pin in (*rehearsed.pins, *rehearsed.overrides):
+            stated = [
+                matrix.axes[name].parse(value)
+                for name, value in cell.axes.items()
+                if normal_package(matrix.axes[name].package or "-") == required_package(pin.requirement)
+            ]
+            own = pin in cell.pins or pin in cell.overrides
+            assert own or all(permits(pin.requirement, version) for version in stated)
+    assert changed > 5
+
+
+def test_what_a_rehearsal_measured_is_never_shown_as_hardware(cells: list[Cell], tmp_path: Path) -> None:
+    """Somebody edits an outcome of a rehearsal to say hardware, and merges it: it is bounded by its task."""
+    facets = {"device": _device(cells[0], _inputs(rehearsed=True))}
+    task = Task(
+        key="a" * 64,
+        check=next(check for check in all_checks() if check.name == "loss"),
+        facets=facets,
+        facet_digests={"device": digest_json(facets["device"])},
+        code_digest="",
+    )
+    forged = Outcome(
+        key=task.key,
+        check="loss",
+        tier=Tier.NUMERICS,
+        state=State.COMPLETED,
+        evidence=Evidence.HARDWARE,
+        facets=task.facet_digests,
+    )
+    with Ledger.open(tmp_path) as ledger:
+        ledger.record(forged)
+        (stored,) = ledger.history(limit=-1)
+    assert stored.evidence is Evidence.HARDWARE
+    assert bounded_outcome(task, stored).outcome.evidence is not Evidence.HARDWARE
+
+
 def test_every_row_of_the_shipped_matrix_has_a_stand_in(cells: list[Cell]) -> None:
     groups = host_groups(cells)
     assert sorted(cell for group in groups for cell in group.cells) == sorted(cell.id for cell in cells)
@@ -123,6 +175,19 @@ def test_an_unknown_soc_has_none(cells: list[Cell]) -> None:
         ),
         (
             {"check": "environment", "status": "not-run", "measurements": {"lacks": {"kind": "commits"}}},
+            "network",
+        ),
+        (
+            {
+                "check": "resolve",
+                "status": "not-run",
+                "reasons": ["Not decided: https://i did not respond and may have the missing packages."],
+                "measurements": {"unreachable": ["https://i"]},
+            },
+            "network",
+        ),
+        (
+            {"check": "patches", "status": "not-run", "reasons": ["x"], "remedies": [COMMIT_REMEDY]},
             "network",
         ),
         ({"check": "twin", "status": "not-run", "reasons": ["not in profile rows: long"]}, "left out"),
