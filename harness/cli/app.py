@@ -62,6 +62,7 @@ COMMANDS = {
     "gate": ("gate", "Decide whether a change may be merged, by comparing its verdicts with its base."),
     "ci": ("ci", "Write the gate for a CI system: GitLab, GitCode or Jenkins."),
     "expect": ("expect", "List and update the expected failures."),
+    "suites": ("suites", "Show and export the results of upstreams' test suites."),
     "triage": ("triage", "Find the root cause of a failed job in its log."),
     "ledger": ("ledger", "Merge outcomes of other machines into the ledger of this checkout."),
     "junit": ("junit", "Merge JUnit files of any test runner."),

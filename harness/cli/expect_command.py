@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     "expect",
     epilog="\b\nExamples:\n  npu-matrix expect list\n  npu-matrix expect update --dry-run\n"
     "  npu-matrix expect update --owner me --until 2027-03-31 --reason 'moved upstream' --source URL\n"
-    "  npu-matrix expect refresh\n  npu-matrix expect draft verl-0-9-1-sim loss --language zh",
+    "  npu-matrix expect tests --dry-run\n  npu-matrix expect refresh\n"
+    "  npu-matrix expect draft verl-0-9-1-sim loss --language zh",
 )
 def command() -> None:
     """List and update the expected failures in matrix.yaml."""
@@ -116,6 +117,64 @@ def draft(
         stored = open_run(settings, ledger, run_id)
         text = report_draft(settings, ledger, stored, cell, check, language=language, bisected=bisected)
     click.echo(text, nl=False)
+
+
+@command.command("tests")
+@click.option("--run", "run_id", help="Use the outcomes of this run. Default: the latest run.")
+@click.option("--suite", "names", multiple=True, help="Only this suite; may be repeated.")
+@click.option("--owner", help="For new entries: who is responsible.")
+@click.option("--until", help="For new entries: the date on which the whole file expires.")
+@click.option("--source", help="For new entries: a link to where the failures are tracked.")
+@click.option("--reason", default="", help="For new entries: why they fail. Default: what each says itself.")
+@click.option("--dry-run", is_flag=True, help="Print the edit and write nothing.")
+@click.pass_obj
+def tests(
+    settings: Settings,
+    /,
+    run_id: str | None,
+    names: Sequence[str],
+    owner: str | None,
+    until: str | None,
+    source: str | None,
+    reason: str,
+    dry_run: bool,
+) -> int:
+    """Update the files with known failures of upstreams' test suites.
+
+    They are known_failures/SUITE/*.yaml next to matrix.yaml, with one line for each test. Tests that do not
+    fail any more are removed. New failures are added only with --owner, --until and --source. Read what is
+    added: a known failure is a failure that nobody looks at until it changes.
+    """
+    import datetime as dt
+
+    from harness.verdict.expectations import unified_difference
+    from harness.verdict.known_failures import KnownFailuresDetails
+    from harness.workspace.open_ledger import open_ledger
+    from harness.workspace.results.stored_run import open_run
+    from harness.workspace.results.suite_results import plan_known_failures, suites_of_run, write_edits
+
+    details = None
+    if owner or until or source:
+        if not (owner and until and source):
+            raise click.UsageError("to add new failures, give --owner, --until and --source")
+        try:
+            end = dt.date.fromisoformat(until)
+        except ValueError:
+            raise click.BadParameter(
+                f"{until!r} is no date such as 2027-01-31", param_hint="--until"
+            ) from None
+        details = KnownFailuresDetails(owner=owner, until=end, source=source, reason=reason)
+    with open_ledger(settings) as ledger:
+        stored = open_run(settings, ledger, run_id)
+    suites = [one for one in suites_of_run(stored) if not names or one.suite.name in names]
+    edits = plan_known_failures(settings, suites, details, dt.datetime.now(tz=dt.UTC).date())
+    for edit in edits:
+        shown = edit.path.relative_to(settings.path("matrix").parent).as_posix()
+        click.echo(unified_difference(edit.before, edit.after, shown), nl=False)
+    if not dry_run:
+        write_edits(edits)
+    click.echo(f"{len(suites)} suites of run {stored.run.run_id}: {len(edits)} files changed")
+    return EXIT_OK
 
 
 @command.command("update")

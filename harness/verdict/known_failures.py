@@ -5,6 +5,7 @@ Each file is about one suite in the cells that have the values under `axes`, and
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -132,9 +133,8 @@ def _lines_of(text: str) -> dict[str, int]:
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith('  "'):
-            end = line.find('": {')
-            if end > 0:
-                found[json.loads(line[2 : end + 1])] = number
+            with contextlib.suppress(ValueError):
+                found[json.JSONDecoder().raw_decode(line[2:])[0]] = number
     return found
 
 
