@@ -48,11 +48,12 @@ def requirements_folder(
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".requirements-", dir=folder.parent))
     argv = [uv_binary(), "pip", "install", "--no-deps", "--target", str(work), "--python", python]
-    write_uv_settings(context.workdir, "")
+    settings = index_environment(os.environ)
+    write_uv_settings(context.workdir, settings.uv_file())
     try:
         done = context.command(
-            [*argv, *requirements],
-            env=index_environment(os.environ).uv_environment(),
+            [*argv, *settings.uv_arguments(), *requirements],
+            env=settings.uv_environment(),
             cwd=context.workdir,
             timeout=INSTALL_TIMEOUT_S,
         )

@@ -52,6 +52,7 @@ PAGES = (
     "patches.html",
     "numerics.html",
     "convergence.html",
+    "suites.html",
     "time.html",
     "owners.html#lang=zh",
     "cells/verl-0.9.1-sim.html",

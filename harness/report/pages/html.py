@@ -18,6 +18,7 @@ from harness.report.pages.numerics_page import numerics_page
 from harness.report.pages.owners_page import owners_page
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment, resource
 from harness.report.pages.patches_page import patches_page
+from harness.report.pages.suites_page import suites_page
 from harness.report.pages.time_page import time_page
 
 STATIC_ROWS = 300
@@ -55,6 +56,7 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     writer.write("patches.html", patches_page(model, writer))
     writer.write("numerics.html", numerics_page(model, writer))
     writer.write("convergence.html", convergence_page(model, writer))
+    writer.write("suites.html", suites_page(model, writer))
     return writer.written
 
 
