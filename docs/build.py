@@ -40,6 +40,7 @@ SECTIONS = {
         "add-npu-host",
         "containers",
         "upstream-sources",
+        "upstream-tests",
         "gate-patch-pr",
         "read-report",
         "status-page",
