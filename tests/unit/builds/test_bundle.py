@@ -25,7 +25,15 @@ SOURCE = Path(harness.__file__).parent
 def test_a_bundle_holds_what_runs_in_cells_and_nothing_of_the_host(tmp_path: Path) -> None:
     bundle = make_bundle(SOURCE, tmp_path)
     rooms = {path.name for path in (bundle / "harness").iterdir() if path.is_dir()}
-    assert rooms == {"cell_program", "convergence", "devices", "fixtures", "numerics", "rollout"}
+    assert rooms == {
+        "cell_program",
+        "convergence",
+        "devices",
+        "fixtures",
+        "numerics",
+        "rollout",
+        "upstream_tests",
+    }
     assert {path.name for path in (bundle / "harness/devices").iterdir()} == {"__init__.py", "sim"}
     assert not list(bundle.rglob("*.pyc"))
     assert list(bundle.rglob("*.c"))
