@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     "  npu-matrix report --since 2026-11-19\n  npu-matrix report --run main --since v1.2\n"
     "  npu-matrix report --watch\n  npu-matrix report --branch status-page\n"
     "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json\n"
+    "  npu-matrix api survival verl vllm --range 0.9.0..0.11.0 --json > names.json && "
+    "npu-matrix report --names names.json\n"
     "  npu-matrix patches forecast --repo verl.git --json > heads.json\n"
     "  npu-matrix report --patches heads.json",
 )
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
     "--survival",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Output of `npu-matrix patches survival --json`, for the patches page.",
+)
+@click.option(
+    "--names",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Output of `npu-matrix api survival --json`, for the patches page.",
 )
 @click.option(
     "--patches",
@@ -54,6 +61,7 @@ def command(
     run_id: str | None,
     since: str | None,
     survival: Path | None,
+    names: Path | None,
     patches: tuple[Path, ...],
     watch: bool,
     reports: str | None,
@@ -80,6 +88,7 @@ def command(
             exit_code=exit_code_today(stored),
             since=find_run(settings, ledger, since) if since and end_of_day(since) is None else since,
             survival=survival,
+            names=names,
             patches=patches,
         )
     click.echo(f"report: {folder / 'index.html'}")

@@ -27,7 +27,7 @@ from harness.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from harness.report.model.patch_facts import PatchFacts
-    from harness.report.model.survival_facts import SurvivalFacts
+    from harness.report.model.survival_facts import NameFacts, SurvivalFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,4 +249,5 @@ class ReportInputs:
     commits: CommitNotes = field(default_factory=CommitNotes)
     known: tuple[KnownFailure, ...] = ()
     survival: SurvivalFacts | None = None
+    names: NameFacts | None = None
     patches: PatchFacts | None = None

@@ -13,9 +13,11 @@ from harness.report.model.marks import Mark
 from harness.report.model.patch_facts import ENDED, PatchFacts
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
-from harness.report.model.survival_facts import heat_map, turning_points
+from harness.report.model.survival_facts import name_heat_map, patch_heat_map, turning_points
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
+#: How many names are shown of those that break.
+MAX_NAMES = 150
 MAX_ROWS = 500
 #: Verdicts with which a patch stack still applies.
 APPLICABLE = (PatchVerdict.CLEAN.value, PatchVerdict.OFFSET.value, PatchVerdict.ALREADY_UPSTREAM.value, ENDED)
@@ -59,7 +61,7 @@ def patches_page(model: ReportModel, writer: PageWriter) -> str:
         row for cell, result in model.measured(PatchesMeasured) if (row := _row(cell, result)) is not None
     ]
     names = list(dict.fromkeys(name for row in rows for name in row.tiles))
-    survival = model.inputs.survival
+    survival, names_used = model.inputs.survival, model.inputs.names
     return (
         environment(writer, up="")
         .get_template("patches.html")
@@ -76,7 +78,10 @@ def patches_page(model: ReportModel, writer: PageWriter) -> str:
             facts=model.inputs.patches,
             stuck=_rebases(model.inputs.patches) if model.inputs.patches else (),
             mark_of_verdict=_mark,
-            heat=heat_map(survival) if survival else "",
+            heat=patch_heat_map(survival) if survival else "",
+            followed=names_used,
+            name_heat=name_heat_map(names_used, MAX_NAMES) if names_used else "",
+            most_names=MAX_NAMES,
             turns=turning_points(survival) if survival else (),
         )
     )

@@ -24,7 +24,7 @@ from harness.report.model.report_inputs import (
 )
 from harness.report.model.report_model import build_model
 from harness.report.model.runs_before import revision_of
-from harness.report.model.survival_facts import SurvivalFacts, read_survival
+from harness.report.model.survival_facts import NameFacts, SurvivalFacts, read_names, read_survival
 from harness.settings import Settings
 from harness.sources.issue_states import FILE_NAME, IssueState, issues_in, read_issue_states
 from harness.user_folders import home_folder
@@ -47,6 +47,7 @@ def gather_report_inputs(
     exit_code: int | None = None,
     since: str | None = None,
     survival: SurvivalFacts | None = None,
+    names: NameFacts | None = None,
     patches: PatchFacts | None = None,
 ) -> ReportInputs:
     """The inputs of the report of a run.
@@ -78,6 +79,7 @@ def gather_report_inputs(
             excluded=excluded,
             published=_published(matrix, plan),
             survival=survival,
+            names=names,
             patches=patches,
             known=known_failures(settings, matrix),
         ),
@@ -166,11 +168,13 @@ def write_report(
     exit_code: int | None = None,
     since: str | None = None,
     survival: Path | None = None,
+    names: Path | None = None,
     patches: tuple[Path, ...] = (),
 ) -> Path:
     """Write the report of a run; returns its folder.
 
-    survival, patches: output of `npu-matrix patches ... --json`, by default computed here. Other parameters
+    survival, patches: output of `npu-matrix patches ... --json`, by default computed here. names: that of
+    `npu-matrix api survival ... --json`. Other parameters
     are those of `gather_report_inputs`.
     """
     # `status` uses this module too, but not the pages and their templates.
@@ -185,6 +189,7 @@ def write_report(
         exit_code=exit_code,
         since=since,
         survival=read_survival(survival) if survival else None,
+        names=read_names(names) if names else None,
         patches=read_patch_facts(patches) if patches else None,
     )
     folder = settings.path("reports")

@@ -223,7 +223,7 @@ READERS: dict[str, Probe | str] = {
     "report/pages/html.py:_words": SHIPPED,
     "report/formats/json_export.py:run_of_report": IN_MEMORY,
     "report/model/patch_facts.py:_read": WRITTEN_BY_USERS,
-    "report/model/survival_facts.py:read_survival": WRITTEN_BY_USERS,
+    "report/model/survival_facts.py:_read": WRITTEN_BY_USERS,
     "sources/issue_states.py:ask_issue_state": ANSWER,
     "sources/issue_states.py:read_issue_states": COMMITTED,
     "rollout/generation/generation_checks.py:_reference": SAME_TASK,
