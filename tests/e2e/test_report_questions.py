@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -159,6 +160,12 @@ def test_the_pages_are_accessible_and_fit_a_phone(page: Browser, name: str) -> N
         page.open(name, width=width, dark=dark)
         assert violations(page) == []
         assert page.js("return document.documentElement.scrollWidth") <= width
+
+
+def test_the_first_sentences_are_in_chinese_too(page: Browser) -> None:
+    page.open("index.html#lang=zh")
+    page.settle()
+    assert not re.search("[a-z]{3,}", page.one("#headline").text), page.one("#headline").text
 
 
 def test_the_answers_are_in_chinese_too(page: Browser) -> None:

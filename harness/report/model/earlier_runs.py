@@ -241,7 +241,7 @@ class EarlierRuns:
     def _turn(self, entry: PlanEntry, before: HistoryEntry, after: HistoryEntry, now: Verdict | None) -> Turn:
         old, new = before.verdict.key, after.verdict.key
         difference = self._difference(before, after)
-        attempts = self._attempts(new)
+        earlier, attempts = self._attempts(old), self._attempts(new)
         return Turn(
             cell_id=entry.cell_id,
             check=entry.check,
@@ -251,9 +251,10 @@ class EarlierRuns:
             evidence=after.verdict.evidence,
             before=self._run_of_turn(before),
             after=self._run_of_turn(after),
-            cause=turn_cause(self._attempts(old), attempts, difference, {old, new}),
+            cause=turn_cause(earlier, attempts, difference, {old, new}),
             difference=difference or KeyDifference(),
-            attempts=attempts,
+            # If only the inputs before the turn gave both verdicts, they are what is flaky.
+            attempts=earlier if earlier.mixed and not attempts.mixed else attempts,
         )
 
     def _attempts(self, key: str) -> KeyAttempts:

@@ -82,7 +82,8 @@ class KeyDifference:
 @dataclass(frozen=True, kw_only=True)
 class Turn:
     """A verdict that turned. better: from failure to pass. before, after: the last run with the old verdict
-    and the first with the new one. attempts: those with the inputs of `after`."""
+    and the first with the new one. attempts: those with the inputs of `after`; those with the inputs of
+    `before` if only these passed and failed on one machine."""
 
     cell_id: str
     check: str

@@ -58,6 +58,15 @@ def test_equal_inputs_with_both_verdicts_are_flaky(runs: Runs) -> None:
     assert (found[0].attempts.passed, found[0].attempts.failed) == (2, 1)
 
 
+def test_the_attempts_of_a_flaky_check_are_those_of_the_inputs_that_gave_both_verdicts(runs: Runs) -> None:
+    runs.go({"cell": "torch 1"}, {"cell": True}, machine="m1")
+    runs.go({"cell": "torch 1"}, {"cell": False}, machine="m1")
+    last = runs.go({"cell": "torch 2"}, {"cell": True}, machine="m1")
+    turn = turns(runs, "torch 2", last)[-1]
+    assert turn.cause is TurnCause.FLAKY
+    assert (turn.attempts.passed, turn.attempts.failed) == (1, 1)
+
+
 def test_a_change_of_a_flaky_check_is_not_called_a_break(runs: Runs) -> None:
     runs.go({"cell": "torch 1"}, {"cell": False}, machine="m1")
     runs.go({"cell": "torch 1"}, {"cell": True}, machine="m1")

@@ -22,10 +22,15 @@ const makeLanguage = (data) => {
     }
     // A paragraph by its sentences, an enumeration by its parts.
     const sentences = text.split(/(?<=[.!?]) +(?=[A-Z0-9])/);
-    const said = sentences.length > 1 ? sentences.map(translated) : [];
+    const said = sentences.length > 1 ? sentences.map(sentence) : [];
     if (said.some((part) => part !== null)) return said.map((part, i) => part ?? sentences[i]).join(" ");
     const parts = text.split(", ").map((part, _, all) => (all.length > 1 ? translated(part) : null));
     return parts.includes(null) ? null : parts.join("，");
+  }
+  // A sentence; many are an entry of the list of words with a full stop.
+  function sentence(text) {
+    const bare = text.endsWith(".") ? translated(text.slice(0, -1)) : null;
+    return translated(text) ?? (bare === null ? null : `${bare}。`);
   }
   function inChinese(text) {
     const bare = text.trim().replace(/\s+/g, " ");
