@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding
 from harness.compat.lint.setting_changes import misspelt_value, nearest_word
+
+if TYPE_CHECKING:
+    from harness.compat.lint.hydra_loader import ConfigValue
 
 TYPO_RULE = "VALUE-TYPO"
 _WORD = re.compile(r"[A-Za-z][\w-]{2,40}")
@@ -27,27 +31,37 @@ def typo_findings(
     """Settings of the job whose value is almost a text that this verl knows for them."""
     plain, texts = configuration.defaults(program), configuration.compared_texts
     for key, setting in job.overrides.items():
-        value, leaf = composition.value(key), key.rpartition(".")[2]
-        if setting.unknown or not isinstance(value, str) or not _WORD.fullmatch(value):
+        leaf, default = key.rpartition(".")[2], plain.value(key)
+        if setting.unknown or _FREE.fullmatch(leaf):
             continue
-        if _FREE.fullmatch(leaf) or value == plain.value(key) or value in texts.words:
-            continue
-        near = nearest_word(value, texts.of(leaf))
+        known = texts.of(leaf) | frozenset(one for one in _listed(default) if isinstance(one, str))
+        words = [
+            one for one in _listed(composition.value(key)) if isinstance(one, str) and _WORD.fullmatch(one)
+        ]
+        misspelt = ((one, nearest_word(one, known)) for one in words if one not in texts.words | known)
+        value, near = next((pair for pair in misspelt if pair[1]), ("", ""))
         if not near:
             continue
-        path, offset = texts.places[leaf][near]
-        place = f"{configuration.place(path, offset)} of {configuration.label}"
-        others = ", ".join(sorted(texts.of(leaf))[:8])
+        if near in texts.of(leaf):
+            place = f"{configuration.place(*texts.places[leaf][near])} of {configuration.label}"
+        else:
+            place = f"the default in {program.folder}/{program.name}.yaml of {configuration.label}"
+        others = ", ".join(sorted(known)[:8])
         yield LintFinding(
             rule=TYPO_RULE,
             severity="warning",
             file=str(setting.where.file),
             line=setting.where.line,
             column=setting.where.column,
-            message=f"{key}={value} looks like a misspelling of {near}",
-            why=f"no text in this verl is {value}; its code compares {leaf} with {others} ({place})",
-            fix=f"set {key}={near}",
+            message=f"{value} in {key} looks like a misspelling of {near}",
+            why=f"no text in this verl is {value}; it knows {others} ({place})",
+            fix=f"write {near} in {key}",
             source=place,
             recipe=job.name,
-            changes=misspelt_value(setting, key, texts.of(leaf)),
+            changes=misspelt_value(setting, key, known),
         )
+
+
+def _listed(value: ConfigValue) -> list[ConfigValue]:
+    """The elements of a list, or a value that is none."""
+    return value if isinstance(value, list) else [value]

@@ -181,6 +181,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={ALG + "filter_groups.enable": True}, v={"verl": "0.8.0"}),
         change(entry="recipe.dapo.main_dapo"),
     ),
+    "RANGE-COUNT": (
+        change(o={"actor_rollout_ref.rollout.val_kwargs.n": 0}),
+        change(o={"actor_rollout_ref.rollout.val_kwargs.n": 1}),
+    ),
+    "ROLLOUT-DTYPE": (
+        change(o={"actor_rollout_ref.rollout.dtype": "bf16"}),
+        change(o={"actor_rollout_ref.rollout.dtype": "bfloat16"}),
+    ),
     "RANGE-MEMORY": (
         change(o={"actor_rollout_ref.rollout.gpu_memory_utilization": 60}),
         change(o={"actor_rollout_ref.rollout.gpu_memory_utilization": 1.0}),
