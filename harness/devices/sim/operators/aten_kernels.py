@@ -104,10 +104,7 @@ def install_aten(library: Any, machine: Machine) -> None:
 
 
 def _registered(name: str, key: str) -> bool:
-    try:
-        return bool(has_kernel(f"aten::{name}", key))
-    except RuntimeError:
-        return False
+    return has_kernel(f"aten::{name}", key)
 
 
 def refusing_kernel(message: str) -> Callable[..., Any]:

@@ -5,16 +5,21 @@ This is the hot path, so the kernel does most of its work in one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import builtins
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
+from harness.devices.sim.operators.other_types import compute_otherwise
 from harness.devices.sim.operators.schema_plan import Args, Kwargs, OperatorPlan
 from harness.devices.sim.operators.torch_internals import HOST
+from harness.devices.sim.refusals.refusal_table import Refusal, RefusalTable
 
 DEVICE_TYPE = "npu"
+
+_PACKED = "aten::_pack_padded_sequence"
 
 TO_HOST = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize"})
 """Operators that copy numbers to the host. torch_npu itself waits in another one, `_local_scalar_dense`."""
@@ -39,7 +44,8 @@ class Machine:
     numbers. interceptors: at most one; may change between calls. devices: all devices of this process.
     current: returns the number of the current device. synchronise: waits for the device; None if waiting
     cannot fail. pending: its `value` is the number of collectives that are not done, in all streams.
-    finish_stream: waits for those of the current stream.
+    finish_stream: waits for those of the current stream. refusals: what the wheel's own code refuses.
+    permissive: the called operators for which this is unknown.
     """
 
     alias: Callable[[torch.Tensor], torch.Tensor]
@@ -49,6 +55,8 @@ class Machine:
     current: Callable[[], int]
     pending: Pending
     finish_stream: Callable[[], None]
+    refusals: RefusalTable
+    permissive: set[str] = field(default_factory=set)
     interceptors: list[Interceptor] = field(default_factory=list)
     synchronise: Callable[[], None] | None = None
 
@@ -106,12 +114,63 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
             _refuse_mixed(plan, foreign, (*args, *kwargs.values()))
         if not (fresh or in_place):
             return finish(args, kwargs, values, named)
-        result = interceptors[0](plan, compute, values, named) if interceptors else compute(*values, **named)
+        if interceptors:
+            result = interceptors[0](plan, compute, values, named)
+        else:
+            try:
+                result = compute(*values, **named)
+            except (RuntimeError, NotImplementedError) as error:
+                result = compute_otherwise(error, plan, compute, values, named)
         return to_device(result, only) if fresh else args[0]
 
+    run: Callable[..., Any] = kernel
     if machine.synchronise is not None and plan.name in TO_HOST:
-        return _waiting(plan, kernel, machine.synchronise)
-    return kernel
+        run = _waiting(plan, run, machine.synchronise)
+    if refusals := machine.refusals.of(plan.qualified):
+        run = _refusing(plan, run, refusals)
+    if machine.refusals.measured and machine.refusals.is_permissive(plan.qualified):
+        run = _permissive(plan, run, machine.permissive)
+    return run
+
+
+def _refusing(
+    plan: OperatorPlan, kernel: Callable[..., Any], refusals: Sequence[Refusal]
+) -> Callable[..., Any]:
+    """A kernel that raises the wheel's error if all tensors among a refusal's arguments have its type."""
+    names = tuple(plan.by_name)
+    places = {name: position for name, (position, _many) in zip(names, plan.tensors, strict=True)}
+    by_arguments: dict[tuple[str, ...], dict[torch.dtype, Refusal]] = {}
+    for refusal in refusals:
+        by_arguments.setdefault(refusal.arguments, {})[getattr(torch, refusal.dtype)] = refusal
+    groups = [
+        ([(places[name], name) for name in arguments], by_type) for arguments, by_type in by_arguments.items()
+    ]
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for arguments, by_type in groups:
+            found = {dtype for argument in arguments for dtype in _types(_argument(argument, args, kwargs))}
+            if len(found) == 1 and (refusal := by_type.get(next(iter(found)))) is not None:
+                error = getattr(builtins, refusal.error, RuntimeError)
+                raise error(f"{refusal.message} (refused by torch_npu's code for {plan.qualified})")
+        return kernel(*args, **kwargs)
+
+    return checked
+
+
+def _types(value: Any) -> Iterator[torch.dtype]:
+    for tensor in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(tensor, torch.Tensor):
+            yield tensor.dtype
+
+
+def _permissive(plan: OperatorPlan, kernel: Callable[..., Any], called: set[str]) -> Callable[..., Any]:
+    """A kernel that records its call, because nobody knows what the wheel refuses for it."""
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        called.add(plan.qualified)
+        return kernel(*args, **kwargs)
+
+    return recorded
 
 
 def _waiting(
@@ -164,7 +223,13 @@ def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> C
             generator = _argument(plan.generator, args, kwargs)
             index = target.index if target is not None else machine.current()
             run = machine.randomly(plan, compute, generator, index)
-        result = interceptors[0](plan, run, values, named) if interceptors else run(*values, **named)
+        if interceptors:
+            result = interceptors[0](plan, run, values, named)
+        else:
+            try:
+                result = run(*values, **named)
+            except (RuntimeError, NotImplementedError) as error:
+                result = compute_otherwise(error, plan, run, values, named)
         for argument in plan.mutable:
             _write_back(machine, _argument(argument, args, kwargs), _argument(argument, values, named))
         return _results(plan, machine, args, kwargs, result, target)
@@ -232,6 +297,9 @@ def _results(
         if plan.returns[0] is not None:
             return _argument(plan.returns[0], args, kwargs)
         return _to_device(machine, result, target)
+    if plan.name == _PACKED:
+        # The lengths of a packed sequence are on the host, as on every accelerator.
+        return _to_device(machine, result[0], target), result[1]
     return tuple(
         _argument(source, args, kwargs) if source is not None else _to_device(machine, value, target)
         for source, value in zip(plan.returns, result, strict=True)

@@ -38,8 +38,10 @@ MIXED_DEVICES = frozenset(
     }
 )
 
-# Not every random operator has a torch.Generator in its schema; all of them have this tag.
+# Not every random operator of torch has a torch.Generator in its schema; all of them have this tag.
 _RANDOM_TAG = "nondeterministic_seeded"
+# Random operators of torch_npu, which have neither.
+_RANDOM = frozenset({"npu::_npu_dropout", "npu::npu_dropout_gen_mask"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,11 @@ class OperatorPlan:
     single: bool
     random: bool
     mixed: bool
+
+    @property
+    def qualified(self) -> str:
+        """The name with its overload, for example "aten::sort.stable"."""
+        return f"{self.name}.{self.overload}" if self.overload else self.name
 
     @property
     def base(self) -> str:
@@ -96,7 +103,9 @@ def plan_of(operator: Any, schema: Any) -> OperatorPlan:
         mutable=tuple((position, names[position]) for position in written),
         returns=tuple(_aliased(result, written, names) for result in schema.returns),
         single=[str(result.type) for result in schema.returns] == ["Tensor"],
-        random=generator is not None or any(tag.name == _RANDOM_TAG for tag in operator.tags),
+        random=generator is not None
+        or schema.name in _RANDOM
+        or any(tag.name == _RANDOM_TAG for tag in operator.tags),
         mixed=schema.name in MIXED_DEVICES,
     )
 

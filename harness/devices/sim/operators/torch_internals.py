@@ -17,7 +17,6 @@ import torch
 HOST = torch.device("cpu")
 
 current_autograd_node = torch._C._current_autograd_node
-has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 neg_view = torch._neg_view
 
 
@@ -28,6 +27,14 @@ def schemas(namespace: str) -> Iterator[tuple[str, Any]]:
         if schema.name.startswith(prefix):
             base = schema.name[len(prefix) :]
             yield (f"{base}.{schema.overload_name}" if schema.overload_name else base), schema
+
+
+def has_kernel(name: str, key: str) -> bool:
+    """Whether namespace::base.overload has a kernel for a dispatch key; False for an unknown operator."""
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+    except RuntimeError:
+        return False
 
 
 def overload(namespace: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Changes of the dtype and of the storage format. Host memory has no formats, so these are copies."""
+"""Changes of the dtype."""
 
 from __future__ import annotations
 
@@ -24,14 +24,3 @@ def npu_dtype_cast_backward(
 ) -> torch.Tensor:
     """Gradient in the dtype of the input."""
     return npu_dtype_cast(grad, dtype)
-
-
-def npu_format_cast(
-    input: torch.Tensor,  # noqa: A002
-    acl_format: int,  # noqa: ARG001
-    *,
-    customize_dtype: int | None = None,  # noqa: ARG001
-    input_dtype: int | None = None,  # noqa: ARG001
-) -> torch.Tensor:
-    """A copy."""
-    return input.clone()

@@ -10,6 +10,7 @@ from harness.devices.sim.references.precision import refuse, wide
 
 _SOFTMAX, _SIGMOID = 0, 1
 _SORT_LAST = 1 << 30
+_LARGEST_INT8 = 127
 
 
 def npu_moe_gating_top_k_softmax(
@@ -20,7 +21,9 @@ def npu_moe_gating_top_k_softmax(
     The row number of a token's i-th expert is token + i * tokens.
     """
     refuse("npu_moe_gating_top_k_softmax", finished=finished is not None)
-    weights, experts = torch.softmax(wide(x), -1).topk(k, -1)
+    scores = torch.softmax(wide(x), -1)
+    experts = _largest(scores, k)
+    weights = scores.gather(-1, experts)
     rows = torch.arange(x.shape[0] * k, dtype=torch.int32).view(k, -1).t().contiguous()
     return weights.to(x.dtype), experts.to(torch.int32), rows
 
@@ -43,16 +46,16 @@ def npu_moe_gating_top_k(
     """Weights (tokens, k), experts (int32) and, with out_flag, all scores (float32).
 
     The scores are the softmax (norm_type 0) or the sigmoid (1) of x. `bias` changes which experts are
-    selected, but not their weights. With group_count > 1, only experts of the best k_group groups are
-    selected; group_select_mode 0 ranks groups by their largest score, 1 by the sum of their two largest.
-    Sigmoid weights, and all weights with renorm 1, are divided by their sum.
+    selected, but not their weights. Equal scores keep the order of their experts. With group_count > 1, only
+    experts of the best k_group groups are selected; group_select_mode 0 ranks groups by their largest score,
+    1 by the sum of their two largest. Sigmoid weights, and all weights with renorm 1, are divided by their sum.
     """
     refuse("npu_moe_gating_top_k", **{name: value is not None for name, value in others.items()})
     scores = torch.softmax(wide(x), -1) if norm_type == _SOFTMAX else torch.sigmoid(wide(x))
     preference = scores if bias is None else scores + wide(bias)
     if group_count > 1:
         preference = _best_groups(preference, k_group, group_count, group_select_mode)
-    experts = preference.topk(k, -1).indices
+    experts = _largest(preference, k)
     weights = scores.gather(-1, experts)
     if renorm == 1 or norm_type == _SIGMOID:
         weights = weights / (weights.sum(-1, keepdim=True) + eps)
@@ -110,14 +113,16 @@ def npu_moe_init_routing_v2(
 
     The second result (int32) has, for each entry of expert_idx, its row in the first result (row_idx_type 0),
     or, for each row, its entry (1). The third result (int64) has the number of tokens per expert
-    (expert_tokens_num_type 1) or their cumulative sum (0). Entries of inactive experts come last and are not
-    counted.
+    (expert_tokens_num_type 1) or their cumulative sum (0). The fourth has the scale of each row: that of its
+    token, or with quant_mode 1 that of its dynamic quantisation to int8, after multiplying by the scale of
+    its expert. Entries of inactive experts come last and are not counted; their rows and scales are 0 and
+    their numbers -1, as in the golden of op-plugin's test_npu_moe_init_routing_v2.py.
     """
-    entries = expert_idx.numel()
+    entries, choices = expert_idx.numel(), expert_idx.shape[1]
     refuse(
         "npu_moe_init_routing_v2",
         drop_pad_mode=drop_pad_mode,
-        quantisation=quant_mode != -1 and (scale is not None or quant_mode > 0),
+        quantisation=quant_mode not in {-1, 1} and (scale is not None or quant_mode > 0),
         offset=offset is not None,
         active_num=active_num not in {-1, 0, entries},
         expert_tokens_num_type=expert_tokens_num_type not in {0, 1},
@@ -125,15 +130,35 @@ def npu_moe_init_routing_v2(
     )
     first, last = active_expert_range or (0, expert_num)
     experts = expert_idx.reshape(-1).long()
-    active = (experts >= first) & (experts < last)
-    order = torch.argsort(torch.where(active, experts, _SORT_LAST), stable=True)
-    rows = torch.argsort(order, stable=True) if row_idx_type == 0 else order
-    counts = torch.bincount(experts[active] - first, minlength=last - first)
+    is_active = (experts >= first) & (experts < last)
+    order = torch.argsort(torch.where(is_active, experts, _SORT_LAST), stable=True)
+    active = order[: int(is_active.sum())]
+    numbers = order
+    if row_idx_type == 0:
+        numbers = torch.full_like(order, -1).scatter_(0, active, torch.arange(active.numel()))
+    counts = torch.bincount(experts[is_active] - first, minlength=last - first)
     if expert_tokens_num_type == 0:
         counts = counts.cumsum(0)
-    tokens = x[torch.div(order, expert_idx.shape[1], rounding_mode="floor")]
+    tokens = torch.div(active, choices, rounding_mode="floor")
+    rows, scales = x[tokens], torch.zeros(tokens.shape)
+    if quant_mode == 1:
+        own = rows.float() if scale is None else rows.float() * scale.float()[experts[active] - first]
+        scales = own.abs().amax(-1) / _LARGEST_INT8
+        rows = torch.round(own / scales[:, None]).to(torch.int8)
+    elif scale is not None:
+        scales = scale.float()[tokens]
     counted = counts if expert_tokens_num_flag else counts.new_zeros(0)
-    return tokens, rows.to(torch.int32), counted, x.new_empty(0, dtype=torch.float32)
+    return (
+        _padded(rows, entries),
+        numbers.to(torch.int32),
+        counted,
+        _padded(scales, entries),
+    )
+
+
+def _padded(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """The rows, followed by zeros: `count` in all."""
+    return torch.cat([rows, rows.new_zeros(count - rows.shape[0], *rows.shape[1:])])
 
 
 def npu_moe_finalize_routing(
@@ -165,9 +190,17 @@ def npu_moe_finalize_routing(
     return result.to(expanded_permuted_rows.dtype)
 
 
+def _largest(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """The positions of the `count` largest scores; among equal scores, the first come first.
+
+    This is a stable descending sort, as in the goldens of op-plugin's tests (numpy.argsort, kind="stable").
+    """
+    return torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :count]
+
+
 def _best_groups(scores: torch.Tensor, count: int, groups: int, mode: int) -> torch.Tensor:
     """The scores, with minus infinity outside the `count` best groups."""
     grouped = scores.unflatten(-1, (groups, -1))
     strength = grouped.amax(-1) if mode == 0 else grouped.topk(2, -1).values.sum(-1)
-    is_best = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, strength.topk(count, -1).indices, True)
+    is_best = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, _largest(strength, count), True)
     return grouped.masked_fill(~is_best[..., None], float("-inf")).flatten(1)

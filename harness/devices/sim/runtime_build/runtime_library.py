@@ -14,7 +14,12 @@ from pathlib import Path
 from harness.devices.sim.runtime_build import cuda_stubs
 from harness.devices.sim.runtime_build.cann_toolkit import temporary_folder
 from harness.devices.sim.runtime_build.compiler import compile_library, find_compiler, require_function_name
-from harness.devices.sim.runtime_build.wheel_symbols import RUNTIME_SONAME, Expectations, expectations
+from harness.devices.sim.runtime_build.wheel_symbols import (
+    RUNTIME_SONAME,
+    Expectations,
+    expectations,
+    operator_functions,
+)
 from harness.digest import digest_json
 from harness.errors import InfrastructureError, InputError, Location
 from harness.package import data_folder
@@ -60,7 +65,7 @@ def build_runtime(site_packages: Path, cache: Path, compiler: Sequence[str] | No
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(target.parent)
         with temporary_folder(_BUILD_PREFIX, target.parent) as work:
-            _build(expected, command, work)
+            _build(expected, command, work, stub_source(expected.symbols))
             _publish(work, target)
     except OSError as error:
         raise InfrastructureError(
@@ -94,9 +99,9 @@ def _digest(expected: Expectations) -> str:
     )[:32]
 
 
-def _build(expected: Expectations, compiler: Sequence[str], work: Path) -> None:
+def _build(expected: Expectations, compiler: Sequence[str], work: Path, stub_functions: str) -> None:
     stubs = work / "stubs.c"
-    stubs.write_text(stub_source(expected.symbols), encoding="utf-8")
+    stubs.write_text(stub_functions, encoding="utf-8")
     compile_library(compiler, [*sorted(_RUNTIME.glob("*.c")), stubs], work / RUNTIME_SONAME)
     for name in {*expected.sonames, *OPENED_AT_CALL_TIME} - {RUNTIME_SONAME}:
         # All names are links to one library. The loader loads it once and finds each symbol by any name.
@@ -127,12 +132,23 @@ def _build_absent_cuda(absent: cuda_stubs.AbsentCuda, compiler: Sequence[str], w
         (work / name).symlink_to(cuda_stubs.LIBRARY)
 
 
-def stub_source(symbols: Iterable[str]) -> str:
-    """C source of weak functions that return an error. The runtime's C files override some of them."""
+def build_dry_runtime(site_packages: Path, target: Path) -> None:
+    """Build, in the new folder `target`, a runtime whose operators succeed and do nothing.
+
+    torch_npu then runs all its own checks and returns tensors with arbitrary numbers. It is only for
+    measuring what the wheel refuses (`harness.devices.sim.probing`).
+    """
+    expected = expectations(site_packages)
+    wanted = {*expected.symbols, *operator_functions(site_packages)}
+    _build(expected, find_compiler(), target, stub_source(sorted(wanted), result=0))
+
+
+def stub_source(symbols: Iterable[str], result: int = STUB_ERROR) -> str:
+    """C source of weak functions that return `result`. The runtime's C files override some of them."""
     lines = []
     for name in symbols:
         require_function_name(name, "torch_npu")
-        lines.append(f"SIM_STUB int {name}(void) {{ return {STUB_ERROR}; }}\n")
+        lines.append(f"SIM_STUB long {name}(void) {{ return {result}; }}\n")
     return '#define SIM_STUB __attribute__((weak, visibility("default")))\n' + "".join(lines)
 
 

@@ -62,6 +62,20 @@ def expectations(site_packages: Path) -> Expectations:
     )
 
 
+def operator_functions(site_packages: Path) -> frozenset[str]:
+    """The functions of CANN that torch_npu looks up by name when an operator is called."""
+    found: set[str] = set()
+    for path in _libraries(site_packages, "torch_npu"):
+        for name in re.findall(
+            rb"\0((?:aclnn|acl(?:Create|Destroy)|aclop)[A-Z]\w*)(?=\0)", path.read_bytes()
+        ):
+            text = name.decode("ascii")
+            found.add(text)
+            if text.startswith("aclnn") and not text.endswith("GetWorkspaceSize"):
+                found.add(text + "GetWorkspaceSize")
+    return frozenset(found)
+
+
 def _libraries(site_packages: Path, package: str) -> list[Path]:
     libraries = sorted((site_packages / package).rglob("*.so"))
     if not libraries:

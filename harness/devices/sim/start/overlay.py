@@ -49,7 +49,7 @@ def install(faults: Iterable[FaultSpec]) -> Simulation:
 def _build(faults: Iterable[FaultSpec]) -> Simulation:
     # Imported here because torch_npu must not be loaded before the runtime was checked.
     import torch
-    import torch_npu  # noqa: F401 - registers the device
+    import torch_npu
 
     from harness.devices.sim.collectives.collective_faults import intercept_collectives
     from harness.devices.sim.faults.fault_injection import FaultInjector
@@ -59,6 +59,8 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
     from harness.devices.sim.operators.host_memory import alias_maker, device_copier
     from harness.devices.sim.operators.random_numbers import random_source, use_host_generator
     from harness.devices.sim.operators.serving_kernels import install_serving
+    from harness.devices.sim.operators.storage_formats import install_formats
+    from harness.devices.sim.refusals.refusal_table import refusal_table
 
     npu = torch.npu
     runtime = runtime_library()
@@ -87,6 +89,7 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
         synchronise=npu.synchronize if any(os.environ.get(name) for name in LATE_FAULTS) else None,
         pending=ctypes.c_int.in_dll(runtime, "npu_sim_pending"),
         finish_stream=finish_stream,
+        refusals=refusal_table(torch_npu.__version__),
     )
     use_host_generator(npu)
     with warnings.catch_warnings():
@@ -96,6 +99,7 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
         install_aten(aten, machine)
         custom_library = torch.library.Library("npu", "IMPL")
         custom = install_custom(custom_library, machine)
+        install_formats(custom_library, machine)
         serving, serving_libraries = install_serving(machine)
     injector = FaultInjector(machine.interceptors, lambda: intercept_collectives(machine))
     injector.add(faults)

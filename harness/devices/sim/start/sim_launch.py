@@ -150,8 +150,18 @@ def _add_to_pythonpath(folder: Path, *, first: bool = False) -> None:
 
 
 def _write_report(path: Path, simulation: overlay.Simulation) -> None:
-    """Append one JSON line: the faults with their hits, and the numbers of operator calls."""
-    entry = {"pid": os.getpid(), "simulated": True, **simulation.faults.report()}
+    """Append one JSON line: the faults with their hits, the numbers of calls, and what was permissive.
+
+    permissive: the called operators for which it is unknown what torch_npu refuses; null if this is not known
+    for any operator of this torch_npu.
+    """
+    machine = simulation.machine
+    entry = {
+        "pid": os.getpid(),
+        "simulated": True,
+        "permissive": sorted(machine.permissive) if machine.refusals.measured else None,
+        **simulation.faults.report(),
+    }
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(entry) + "\n")
 

@@ -1,0 +1,78 @@
+"""Dropout with masks. A mask of torch_npu has one bit for each element, in bytes, padded to 128 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from harness.devices.sim.references.precision import wide
+
+_ALIGNED_BITS = 128
+
+
+def _packed(kept: torch.Tensor) -> torch.Tensor:
+    """The bytes of a mask, the first element in the lowest bit. The padding keeps nothing."""
+    count = kept.numel()
+    bits = torch.zeros((count + _ALIGNED_BITS - 1) // _ALIGNED_BITS * _ALIGNED_BITS, dtype=torch.uint8)
+    bits[:count] = kept.reshape(-1)
+    places = 2 ** torch.arange(8, dtype=torch.int64)
+    return (bits.view(-1, 8).long() * places).sum(-1).to(torch.uint8)
+
+
+def _unpacked(mask: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """The elements that a mask keeps, in a shape."""
+    places = torch.arange(8, dtype=torch.uint8)
+    bits = (mask.reshape(-1, 1) >> places) & 1
+    count = 1
+    for size in shape:
+        count *= size
+    return bits.reshape(-1)[:count].view(list(shape)).bool()
+
+
+def _scaled(x: torch.Tensor, kept: torch.Tensor, p: float) -> torch.Tensor:
+    if p >= 1:
+        return torch.zeros_like(x)
+    return (wide(x) * kept / (1 - p)).to(x.dtype)
+
+
+def _kept(size: Sequence[int], p: float, generator: torch.Generator | None = None) -> torch.Tensor:
+    return torch.rand(list(size), generator=generator) >= p
+
+
+def dropout_with_mask(input: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: A002
+    """The input with elements set to 0 with probability p, the others divided by 1 - p, and the mask."""
+    kept = _kept(input.shape, p)
+    return _scaled(input, kept, p), _packed(kept)
+
+
+def npu_dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
+    """Gradient for the input."""
+    return _scaled(grad_output, _unpacked(mask, grad_output.shape), p)
+
+
+def npu_dropout_do_mask(
+    input: torch.Tensor,  # noqa: A002
+    mask: torch.Tensor,
+    p: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The input under a mask that was made before, and this mask."""
+    return _scaled(input, _unpacked(mask, input.shape), p), mask.clone()
+
+
+def npu_dropout_gen_mask(size: Sequence[int], p: float, **_options: object) -> torch.Tensor:
+    """A mask for a tensor of this size."""
+    return _packed(_kept(size, p))
+
+
+def seeded_mask(
+    input: torch.Tensor,  # noqa: A002, ARG001 - it only selects the device
+    size: Sequence[int],
+    p: float,
+    seed: int,
+    offset: int,
+    **_options: object,
+) -> torch.Tensor:
+    """A mask that depends only on the seed and the offset."""
+    generator = torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + offset) & ((1 << 63) - 1))
+    return _packed(_kept(size, p, generator))

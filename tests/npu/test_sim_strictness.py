@@ -1,0 +1,167 @@
+"""What the simulated device refuses as torch_npu does, what it computes otherwise, and formats of storage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("torch_npu")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
+
+import torch_npu  # noqa: E402 - needs the guards above
+
+from harness.devices.sim.operators.dispatch import make_kernel  # noqa: E402
+from harness.devices.sim.operators.schema_plan import plan_of  # noqa: E402
+from harness.devices.sim.refusals.refusal_table import RefusalTable, parse_table  # noqa: E402
+
+SIMULATION = overlay.installed()
+pytestmark = pytest.mark.skipif(SIMULATION is None, reason="only on the simulated device")
+NPU = torch.device("npu", 0)
+
+
+def kernel(table: RefusalTable) -> tuple[Any, Any]:
+    operator = torch.ops.aten.mm.default
+    machine = replace(SIMULATION.machine, refusals=table, interceptors=[], permissive=set())
+    return make_kernel(plan_of(operator, operator._schema), lambda *_args: torch.zeros(1), machine), machine
+
+
+def test_a_kernel_raises_the_error_of_the_wheel() -> None:
+    refused = {"aten::mm": [[["self", "mat2"], "int32", "TypeError", 0]]}
+    run, _machine = kernel(parse_table({"messages": ["no int"], "unknown": [], "refused": refused}))
+    whole, real = (torch.ones(1, device=NPU, dtype=dtype) for dtype in (torch.int32, torch.float32))
+    with pytest.raises(TypeError, match=r"no int \(refused by torch_npu's code for aten::mm\)"):
+        run(whole, whole)
+    # Only the measured combination is refused.
+    assert run(whole, real) is not None
+    assert run(real, real) is not None
+
+
+def test_a_call_of_an_unknown_operator_is_recorded() -> None:
+    run, machine = kernel(RefusalTable(measured=True, unknown=frozenset({"aten::mm"})))
+    run(torch.ones(1, device=NPU), torch.ones(1, device=NPU))
+    assert machine.permissive == {"aten::mm"}
+
+
+def test_refusals_of_this_release_are_refused() -> None:
+    if not SIMULATION.machine.refusals.measured:
+        pytest.skip("no table of refusals for this torch_npu")
+    x = torch.ones(3, 4, device=NPU)
+    with pytest.raises(RuntimeError, match="refused by torch_npu's code"):
+        torch.cdist(x.int(), x.int())
+    with pytest.raises(RuntimeError, match="refused by torch_npu's code"):
+        x.int().exponential_()
+    assert torch.cdist(x, x).shape == (3, 3)
+
+
+def test_results_grow_into_their_out_arguments() -> None:
+    x = torch.arange(12.0, device=NPU).view(3, 4)
+    for before in (0, 1):
+        out = torch.empty(before, device=NPU)
+        torch.add(x, x, out=out)
+        assert out.tolist() == (x.cpu() * 2).tolist()
+    out = torch.empty(2, 2, device=NPU)
+    torch.cat([x, x], out=out)
+    assert out.tolist() == torch.cat([x.cpu()] * 2).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_that_the_cpu_lacks_are_rounded_from_float32(dtype: torch.dtype) -> None:
+    x = torch.arange(6.0).view(2, 3).to(dtype)
+    values = torch.linalg.svdvals(x.to(NPU))
+    assert values.dtype is dtype
+    assert values.tolist() == torch.linalg.svdvals(x.float()).to(dtype).tolist()
+
+
+def test_classes_can_be_int32() -> None:
+    x = torch.randn(3, 4)
+    targets = torch.tensor([0, 1, 2])
+    found = torch.nn.functional.cross_entropy(x.to(NPU), targets.int().to(NPU))
+    assert found.item() == torch.nn.functional.cross_entropy(x, targets).item()
+
+
+def test_lengths_of_packed_sequences_are_on_the_host() -> None:
+    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2, 4, device=NPU), torch.tensor([3, 2]))
+    assert (packed.data.device, packed.batch_sizes.tolist()) == (NPU, [2, 2, 1])
+
+
+def test_private_formats_are_seen_and_change_no_numbers() -> None:
+    x = torch.randn(20, 24)
+    private = torch_npu.npu_format_cast(x.to(NPU), 29)
+    assert int(torch_npu.get_npu_format(private)) == 29
+    # FRACTAL_NZ pads both dimensions to 16: 32 x 32 elements of 4 bytes.
+    assert private.untyped_storage().nbytes() == 4096
+    assert torch.equal(private.cpu(), x)
+    assert torch.equal((private + 1).cpu(), x + 1)
+    back = torch_npu.npu_format_cast(private, 2)
+    assert (int(torch_npu.get_npu_format(back)), back.tolist()) == (2, x.tolist())
+
+
+def test_a_cast_to_the_same_format_keeps_the_gradient() -> None:
+    x = torch.ones(16, 16, device=NPU, requires_grad=True)
+    (torch_npu.npu_format_cast(x, 2) * 3).sum().backward()
+    assert x.grad is not None
+    assert x.grad.cpu().eq(3).all()
+
+
+def test_masks_of_dropout_are_bits_and_repeat_in_the_backward_pass() -> None:
+    torch.npu.manual_seed(1)
+    x = torch.ones(300, device=NPU, requires_grad=True)
+    result, mask = torch_npu._npu_dropout(x, 0.25)
+    assert (mask.dtype, mask.numel()) == (torch.uint8, 48)
+    values = set(result.detach().cpu().tolist())
+    assert values == {0.0, torch.tensor(1 / 0.75).item()}
+    assert 40 < int((result == 0).sum()) < 110
+    result.sum().backward()
+    assert torch.equal(x.grad.cpu(), result.detach().cpu())
+    again = torch_npu.npu_dropout_do_mask(x.detach(), mask, 0.25)[0]
+    assert torch.equal(again.cpu(), result.detach().cpu())
+    torch.npu.manual_seed(1)
+    assert torch.equal(torch_npu._npu_dropout(x, 0.25)[1].cpu(), mask.cpu())
+
+
+def test_inactive_entries_of_routing_have_no_row() -> None:
+    """The golden of op-plugin's test_npu_moe_init_routing_v2.py, written down for one case."""
+    rows, numbers, counts, scales = torch_npu.npu_moe_init_routing_v2(
+        torch.arange(8.0, device=NPU).view(4, 2),
+        torch.tensor([[0, 5], [1, 0], [7, 1], [5, 5]], dtype=torch.int32, device=NPU),
+        scale=torch.arange(4.0, device=NPU),
+        active_num=8,
+        expert_num=2,
+        drop_pad_mode=0,
+        expert_tokens_num_type=1,
+        expert_tokens_num_flag=True,
+        active_expert_range=[0, 2],
+        quant_mode=-1,
+        row_idx_type=0,
+    )
+    assert rows.tolist() == [[0, 1], [2, 3], [2, 3], [4, 5], *[[0, 0]] * 4]
+    assert numbers.tolist() == [0, -1, 2, 1, -1, 3, -1, -1]
+    assert counts.tolist() == [2, 2]
+    assert scales.tolist() == [0, 1, 1, 2, 0, 0, 0, 0]
+
+
+def test_equal_scores_keep_the_order_of_experts() -> None:
+    if not hasattr(torch_npu, "npu_moe_gating_top_k"):
+        pytest.skip("this torch_npu has no npu_moe_gating_top_k")
+    experts = torch_npu.npu_moe_gating_top_k(torch.ones(2, 8, device=NPU), 3)[1]
+    assert experts.tolist() == [[0, 1, 2]] * 2
+
+
+def test_host_code_cannot_read_an_address_of_the_device() -> None:
+    assert torch.ones(1, device=NPU).data_ptr() >> 52 == 1
+
+
+def test_pending_collectives_are_waited_for_by_kernels() -> None:
+    """A kernel on a stream with a pending collective first waits for it."""
+    waited: list[bool] = []
+    operator = torch.ops.aten.mm.default
+    machine = replace(
+        SIMULATION.machine, pending=SimpleNamespace(value=1), finish_stream=lambda: waited.append(True)
+    )
+    run = make_kernel(plan_of(operator, operator._schema), lambda *_args: torch.zeros(1), machine)
+    run(torch.ones(1, device=NPU), torch.ones(1, device=NPU))
+    assert waited == [True]
