@@ -313,7 +313,7 @@ def test_the_wheel_compiler_is_the_last_resort(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_symbol_that_is_no_c_name_is_refused() -> None:
-    assert "int aclX(void)" in stub_source(["aclX"])
+    assert "long aclX(void)" in stub_source(["aclX"])
     with pytest.raises(InputError, match="cannot be a C function"):
         stub_source(["evil(){}"])
 

@@ -48,7 +48,7 @@ def npu_moe_gating_top_k(
     The scores are the softmax (norm_type 0) or the sigmoid (1) of x. `bias` changes which experts are
     selected, but not their weights. Equal scores keep the order of their experts. With group_count > 1, only
     experts of the best k_group groups are selected; group_select_mode 0 ranks groups by their largest score,
-    1 by the sum of their two largest. Sigmoid weights, and all weights with renorm 1, are divided by their sum.
+    1 by the sum of their two largest. Sigmoid weights, and all with renorm 1, are divided by their sum.
     """
     refuse("npu_moe_gating_top_k", **{name: value is not None for name, value in others.items()})
     scores = torch.softmax(wide(x), -1) if norm_type == _SOFTMAX else torch.sigmoid(wide(x))
