@@ -68,21 +68,18 @@ REPLACED = (
             ),
         ),
         untried=(
-            (
-                "CANN's own installer, its compiler (vllm-ascend's and triton-ascend's kernels), ATB, "
-                "the link /usr/local/Ascend/cann"
-            ),
-            (
-                "CANN 自身的安装程序、编译器（vllm-ascend 与 triton-ascend 的内核）、ATB、"
-                "链接 /usr/local/Ascend/cann"
-            ),
+            ("CANN's own installer, its compiler (vllm-ascend's and triton-ascend's kernels), ATB"),
+            ("CANN 自身的安装程序、编译器（vllm-ascend 与 triton-ascend 的内核）、ATB"),
         ),
     ),
     Replaced(
         part=("architecture", "架构"),
         stand_in=(
-            "packages of this machine's architecture, in most cases x86_64",
-            "本机架构的软件包，通常是 x86_64",
+            (
+                "packages of this machine's architecture, in most cases x86_64, with the replacements that a "
+                "simulated cell gets where the row states no version"
+            ),
+            "本机架构的软件包，通常是 x86_64；行里没有写明版本的包，按模拟单元的规则替换",
         ),
         untried=(
             "wheels for aarch64, and packages that exist only for it",
