@@ -167,6 +167,8 @@ class _SuiteRun:
                 self._run_program(missing, out)
             finally:
                 finished = self._store(missing, out)
+                # A folder that stays after an interruption is searched for secrets, file by file.
+                shutil.rmtree(out, ignore_errors=True)
             if not finished:
                 raise InfrastructureError(
                     f"no test file of the suite {self.suite.name} could be run in the cell",
