@@ -32,6 +32,7 @@ BENCHMARKS = (
     "gate_speed",
     "flaky_policy",
     "log_triage",
+    "reported_stacks",
     "retrodiction",
     "junit_merge",
     "card_leases",

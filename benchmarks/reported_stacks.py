@@ -21,8 +21,10 @@ from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
 from harness.package import shipped_file
 from harness.settings import load_settings
-from harness.workspace.inspection.stack_checks import CHECKS, CheckedEntry, check_combinations, combination
+from harness.workspace.inspection.stack_checks import CheckedEntry, check_combinations, combination
 
+#: `api` reads the whole sources of every package of a stack, which takes hours for all of them.
+CHECKS = ("constraints", "resolve", "npu-ops")
 STACKS = Path(__file__).parent / "working_stacks"
 
 
@@ -86,7 +88,7 @@ def judge_stacks(stacks: Sequence[Stack], checks: Sequence[str] = CHECKS) -> lis
     ]
 
 
-def stack_figures() -> Iterator[Figure]:
+def figures() -> Iterator[Figure]:
     judged = judge_stacks(read_stacks())
     claim = f"of {len(judged)} stacks that are reported as working"
     yield Figure(claim=f"{claim}, failed by a static check", measured=sum(bool(one.failed) for one in judged))

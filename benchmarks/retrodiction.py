@@ -20,7 +20,6 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from benchmarks import reported_stacks
 from benchmarks.figures import Figure
 from harness.verdict.triage.derived.cause_degree import Degree
 from harness.verdict.triage.diagnosis import Diagnosis, triage_text
@@ -123,7 +122,6 @@ def figures() -> Iterator[Figure]:
         yield Figure(claim=f"{claim}, named wrongly", measured=counts["wrong"] * share, unit="%", limit=2)
         clean = sum(one.found.is_clean for one in own)
         yield Figure(claim=f"{claim}, taken for a job that worked", measured=clean, limit=0)
-    yield from reported_stacks.stack_figures()
 
 
 def table(judged: Sequence[Judged]) -> str:
