@@ -62,11 +62,7 @@ class SurfaceCauses:
         if installed.state is InRelease.FOUND:
             return None
         proven = question.is_certain and installed.state is InRelease.MISSING and installed.is_listed
-        here = (
-            f"{package} {installed.version}, which is installed, is not one of them"
-            if installed.version
-            else f"the installed {package} is probably not one of them"
-        )
+        here = _installed_in_words(history, installed.version)
         sentences = [f"{question.has} {_range_in_words(history, installed.version)}; {here}"]
         sentences += self._caller(question)
         broken = self._broken(package, question.caller)
@@ -138,6 +134,16 @@ class SurfaceCauses:
         span = run[0] if run[0] == run[1] else f"{run[0]} to {run[1]}"
         caller = f", or a {question.caller} that was released for your {package}" if question.caller else ""
         return f"install {package} {span}{caller}"
+
+
+def _installed_in_words(history: NameHistory, version: str) -> str:
+    package = history.package
+    if version:
+        return f"{package} {version}, which is installed, is not one of them"
+    read = [one for one, state in history.releases if state is not InRelease.NOT_READ]
+    older = history.since == read[0]
+    either = f", or older than {read[0]}, the oldest that was read" if older else ""
+    return f"the installed {package} is probably not one of them{either}"
 
 
 def _range_in_words(history: NameHistory, version: str) -> str:
