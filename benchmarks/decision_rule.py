@@ -69,8 +69,8 @@ def draw(kind: str, repetitions: int) -> Iterator[Trial]:
 
 
 def figures() -> Iterator[Figure]:
-    healthy = measure(draw("healthy", HEALTHY_TRIALS), Rule())
-    rows = {kind: measure(draw(kind, TRIALS), Rule()) for kind in KINDS if kind != "healthy"}
+    healthy = measure(draw("healthy", HEALTHY_TRIALS), Rule(core=()))
+    rows = {kind: measure(draw(kind, TRIALS), Rule(core=())) for kind in KINDS if kind != "healthy"}
     found = {kind for kind, row in rows.items() if row.failed >= FOUND * row.trials}
     yield Figure(
         claim="healthy stacks that fail (upper bound at 95 % confidence: "
@@ -98,7 +98,7 @@ def figures() -> Iterator[Figure]:
     yield Figure(
         claim="steps saved on the faults found", measured=100 * saved, unit="%", limit=40, is_lower_limit=True
     )
-    early = Rule(accept_early=True)
+    early = Rule(core=(), accept_early=True)
     accepted = measure(draw("healthy", TRIALS), early)
     yield Figure(claim=EARLY_SAVED, measured=round(100 * accepted.saved / accepted.trials), unit="%")
     for kind in ("late collapse", "NaN"):

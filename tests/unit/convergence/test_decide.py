@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 from collections import Counter
 
 import numpy as np
@@ -221,6 +222,32 @@ def test_unusable_references_are_left_out_by_name(references, rng, make_curve):
     assert decision.status is Status.PASS
     assert "reference run 4 is left out: its reward is not finite" in decision.notes
     assert any(note.startswith("reference run 8 is left out") for note in decision.notes)
+
+
+def test_references_without_a_core_series_do_not_decide(references, rng, make_curve):
+    for run in references:
+        del run["grad_norm"]
+
+    decision = decide(references, [make_curve(rng)])
+
+    assert decision.status is Status.INCONCLUSIVE
+    assert decision.decided_by == "reference"
+    assert "do not have grad_norm" in decision.reasons[0]
+
+
+def test_damaged_references_cost_power_and_the_decision_says_how_much(references, rng, make_curve):
+    for run in references[10:]:
+        run["entropy"][0] = math.nan
+
+    notes = decide(references, [make_curve(rng)]).notes
+    loss = next(note for note in notes if "reference runs are left" in note)
+
+    assert loss.startswith("10 of 20 reference runs are left")
+    after, before = (float(number) for number in re.findall(r"by ([0-9.]+)", loss))
+    # Documented with `Rule.least_references`, from simulations.
+    assert after == pytest.approx(7, abs=1)
+    assert before == pytest.approx(5, abs=0.7)
+    assert not any("are left" in note for note in decide(references[:10], [make_curve(rng)]).notes)
 
 
 def test_references_that_do_not_learn_are_refused(rng, make_curve):
