@@ -81,13 +81,18 @@ class BuiltCell:
         assert done.returncode == 0, done.stderr[-2000:]
         return Completed(argv=tuple(argv), returncode=0, tail=done.stdout, seconds=0.0)
 
-    def execute(self, check: str, folder: Path, faults: Faults = ()) -> Outcome:
-        """Run the task of `check` with these faults of the device; its state folder is private to the test."""
+    def execute(
+        self, check: str, folder: Path, faults: Faults = (), python_path: Sequence[Path] = ()
+    ) -> Outcome:
+        """Run the task of `check` with these faults of the device; its state folder is private to the test.
+        The modules in `python_path` hide those of the cell."""
 
         def enter(
             _outcome: Outcome, module: str, args: Sequence[str], *, on_cpu: bool = False
         ) -> tuple[list[str], dict[str, str]]:
-            return self.command(module, *args, faults=faults, on_cpu=on_cpu)
+            argv, variables = self.command(module, *args, faults=faults, on_cpu=on_cpu)
+            variables["PYTHONPATH"] = os.pathsep.join([*map(str, python_path), variables["PYTHONPATH"]])
+            return argv, variables
 
         site = JobSite(
             root=REPOSITORY, state=folder, cache=self.settings.cache, environ=os.environ, cell=enter

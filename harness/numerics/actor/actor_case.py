@@ -89,6 +89,11 @@ class ActorCase:
         return 1
 
     @property
+    def max_tokens(self) -> int:
+        """Micro-batches have a fixed number of rows."""
+        return 0
+
+    @property
     def attention(self) -> str:
         """The name of the attention implementation in transformers."""
         return "flash_attention_2" if self.packed else "eager"

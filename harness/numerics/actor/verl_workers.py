@@ -23,6 +23,7 @@ from harness.numerics.loss.verl_configuration import verl_configuration
 LEGACY = "verl.workers.actor.dp_actor"
 ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 ENGINE_WORKER = "verl.workers.engine_workers"
+PADDING = "verl.workers.utils.padding"
 
 SHORT_MASK = (
     "without use_remove_padding the engine of this verl builds attention masks that are only as long as the "
@@ -65,7 +66,7 @@ def finding(path: str) -> str:
 
 
 def _masks_are_short() -> bool:
-    padding = import_module("verl.workers.utils.padding")
+    padding = import_module(PADDING)
     return not hasattr(padding, "build_attention_mask_from_nested")
 
 
@@ -74,6 +75,19 @@ def _has(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def use_unpadding_of_cpu() -> None:
+    """On CPUs, verl uses its functions for NPUs, which are plain torch: some releases have none for CPUs."""
+    attention: Any = import_module("verl.utils.attention_utils")
+    if hasattr(attention, "_fallback_unpad_input"):
+        return
+    newer = "verl.utils.npu_flash_attn_utils"
+    functions = import_module(newer if _has(newer) else "verl.utils.npu_utils")
+    found = tuple(
+        getattr(functions, name) for name in ("index_first_axis", "pad_input", "rearrange", "unpad_input")
+    )
+    attention._get_attention_functions = lambda: found  # noqa: SLF001 - verl's own name
 
 
 class WorkerCase(Protocol):
@@ -95,6 +109,10 @@ class WorkerCase(Protocol):
     def dp_size(self) -> int:
         """Number of data-parallel ranks."""
 
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens a micro-batch may have; 0 for a fixed number of rows."""
+
 
 class LegacyActor:
     """`DataParallelPPOActor`: compute_log_prob and update_policy on a DataProto."""
@@ -110,11 +128,15 @@ class LegacyActor:
             # Up to 0.6.0 the actor always computes in bfloat16.
             _without_autocast(model, device)
         self.micro = case.update.ppo_micro_batch_size_per_gpu
+        self.max_tokens = case.max_tokens
         self.temperature = case.update.temperature
+        if device == "cpu":
+            use_unpadding_of_cpu()
         actor_settings = {
             "strategy": "fsdp",
             "rollout_n": 1,
-            "use_dynamic_bsz": False,
+            "use_dynamic_bsz": bool(case.max_tokens),
+            "ppo_max_token_len_per_gpu": case.max_tokens or 16384,
             "use_torch_compile": False,
             "use_remove_padding": case.packed,
             "policy_loss": config.PolicyLossConfig(loss_mode=case.update.loss_mode),
@@ -142,7 +164,8 @@ class LegacyActor:
         data.meta_info = {
             "micro_batch_size": self.micro,
             "temperature": self.temperature,
-            "use_dynamic_bsz": False,
+            "use_dynamic_bsz": bool(self.max_tokens),
+            "max_token_len": self.max_tokens,
             "multi_turn": False,
         }
         return data.to(self.device) if self.device else data
@@ -163,6 +186,7 @@ class EngineActor:
             # verl does not support the platform CPU; this process has no other device.
             engine_module.get_device_id = lambda: "cpu"
             engine_module.get_device_name = lambda: "cpu"
+            use_unpadding_of_cpu()
         else:
             patches = import_module("verl.workers.engine.fsdp.utils").apply_npu_fsdp_patches
             # In 0.7 the function has no parameter, in later releases the configuration of the model.
@@ -194,7 +218,7 @@ class EngineActor:
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of the responses, (batch, response)."""
-        padded = import_module("verl.workers.utils.padding").no_padding_2_padding
+        padded = import_module(PADDING).no_padding_2_padding
         self.engine.module.eval()
         data = self._data(tokens)
         output = self.engine.infer_batch(data)["model_output"]
@@ -218,41 +242,25 @@ class EngineActor:
         tensordict = import_module("tensordict").TensorDict
         utilities = import_module("verl.utils.tensordict_utils")
         tensors = _with_responses(tensors)
-        mask = tensors["attention_mask"].bool()
-        jagged = {
-            name: torch.nested.as_nested_tensor(
-                [row[valid] for row, valid in zip(tensors[name], mask, strict=True)], layout=torch.jagged
-            )
-            for name in ("input_ids", "position_ids")
-        }
-        dense = {name: tensor for name, tensor in tensors.items() if name not in jagged}
-        size = len(mask)
-        loss_mask = tensors["response_mask"]
+        data = tensordict(
+            {**tensors, "prompts": tensors["input_ids"][:, :PROMPT]}, batch_size=[len(tensors["input_ids"])]
+        )
+        data = import_module(PADDING).left_right_2_no_padding(data)
         if _masks_are_short():
             counted = [
                 torch.cat([torch.zeros_like(row[: len(row) - RESPONSE]), row[-RESPONSE:]])[row.bool()]
                 for row in tensors["attention_mask"]
             ]
-            loss_mask = torch.nested.as_nested_tensor(counted, layout=torch.jagged)
-        data = tensordict(
-            {
-                **dense,
-                **jagged,
-                "prompts": tensors["input_ids"][:, :PROMPT],
-                "loss_mask": loss_mask,
-            },
-            batch_size=[size],
-        )
+            data["loss_mask"] = torch.nested.as_nested_tensor(counted, layout=torch.jagged)
         utilities.assign_non_tensor(
             data,
-            max_seq_len=PROMPT + RESPONSE,
-            max_response_len=RESPONSE,
             use_remove_padding=self.case.packed,
-            use_dynamic_bsz=False,
+            use_dynamic_bsz=bool(self.case.max_tokens),
+            max_token_len_per_gpu=self.case.max_tokens,
             micro_batch_size_per_gpu=self.case.update.ppo_micro_batch_size_per_gpu,
             temperature=self.case.update.temperature,
             calculate_entropy=True,
-            global_batch_size=size * self.case.dp_size,
+            global_batch_size=len(data) * self.case.dp_size,
             pad_token_id=0,
         )
         return data
@@ -281,12 +289,18 @@ def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:
             self.use_remove_padding = packed
             self.pad_to_length = False
             self.scaler = None
+            self.ulysses_parallel_group = None
+            self.lr_scheduler = SimpleNamespace(step=lambda: None, get_last_lr=lambda: [0.0])
             self._qat_enabled = False
             self.mode = None
 
         def get_data_parallel_group(self) -> Any:
             """The default group, which has one process."""
             return None
+
+        def get_data_parallel_rank(self) -> int:
+            """This process is the first rank."""
+            return 0
 
         def get_data_parallel_size(self) -> int:
             """The number of ranks of the case, although this process is the only one."""

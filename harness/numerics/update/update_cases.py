@@ -25,6 +25,9 @@ and it reads token ids and position ids, so that wrong ones are visible."""
 WEIGHT_DECAY, BETAS, EPSILON = 0.01, (0.9, 0.999), 1e-8
 """Of AdamW, as torch's defaults."""
 
+WEIGHT_LIMIT = 2.0
+"""The limit of truncated rollout importance weights."""
+
 DRIFTS = (-2.4, -0.3, -0.1, 0.05, 0.12, 0.5, 2.2)
 """Log-ratios between old and new policy: inside and outside of the clip ranges, also of the dual clip."""
 
@@ -36,8 +39,9 @@ NO_EXTRAS = replace(SETTINGS, entropy_coeff=0.0, use_kl_loss=False)
 class UpdateCase:
     """One update. packed: rows without padding. norm_adv_by_std: False for Dr.GRPO. kl_in_reward: coefficient
     of the KL penalty in the rewards, with estimator k1. turns: some response tokens are masked, as tool
-    outputs. weights: rollout importance weights are passed. dp_size: number of data-parallel ranks, of which
-    this process is one; the others have `other_tokens` valid tokens.
+    outputs. weights: the trainer computes rollout importance weights. max_tokens: a micro-batch has as many
+    rows as fit into that many tokens; 0 for a fixed number of rows. dp_size: number of data-parallel ranks,
+    of which this process is one; the others have `other_tokens` valid tokens.
     """
 
     name: str
@@ -47,6 +51,7 @@ class UpdateCase:
     kl_in_reward: float = 0.0
     turns: bool = False
     weights: bool = False
+    max_tokens: int = 0
     dp_size: int = 1
     seed: int = 20250718
     compute: str = "float32"
@@ -97,6 +102,8 @@ CASES = (
         turns=True,
         packed=True,
     ),
+    UpdateCase(name="dynamic", update=replace(SETTINGS, loss_agg_mode="seq-mean-token-mean"), max_tokens=28),
+    UpdateCase(name="dynamic-packed", update=NO_EXTRAS, max_tokens=30, packed=True, weights=True),
     UpdateCase(
         name="on-policy",
         update=replace(NO_EXTRAS, ppo_mini_batch_size=ROWS, entropy_coeff=0.02, temperature=1.1),
@@ -118,6 +125,7 @@ class UpdateInputs:
     index: NDArray[np.int64]
     old_log_probs: NDArray[np.float64]
     ref_log_prob: NDArray[np.float64]
+    rollout_log_probs: NDArray[np.float64]
     rollout_is_weights: NDArray[np.float64]
 
     @property
@@ -142,17 +150,22 @@ def draw(case: UpdateCase) -> UpdateInputs:
     log_probs = exact_log_probs(parameters, input_ids, positions, case.update.temperature)
     sequence = case.update.loss_mode == "gspo"
     drift = rng.choice(DRIFTS, (ROWS, 1) if sequence else log_probs.shape)
+    rewards = _single(rng.permutation([0.0, 1.0, 0.25, 1.0, 0.0, 0.5, 1.0, 0.0]))
+    old_log_probs = _single(log_probs - drift - 0.01 * rng.normal(size=log_probs.shape))
+    ref_log_prob = _single(log_probs + rng.normal(0.0, 0.3, log_probs.shape))
+    weights = np.minimum(np.exp(rng.normal(0.0, 0.4, log_probs.shape)), WEIGHT_LIMIT)
     return UpdateInputs(
         parameters=parameters,
         input_ids=input_ids,
         attention_mask=mask,
         position_ids=positions,
         response_mask=responses.astype(np.int64),
-        rewards=_single(rng.permutation([0.0, 1.0, 0.25, 1.0, 0.0, 0.5, 1.0, 0.0])),
+        rewards=rewards,
         index=np.repeat(np.arange(ROWS // GROUP), GROUP),
-        old_log_probs=_single(log_probs - drift - 0.01 * rng.normal(size=log_probs.shape)),
-        ref_log_prob=_single(log_probs + rng.normal(0.0, 0.3, log_probs.shape)),
-        rollout_is_weights=_single(np.minimum(np.exp(rng.normal(0.0, 0.4, log_probs.shape)), 2.0)),
+        old_log_probs=old_log_probs,
+        ref_log_prob=ref_log_prob,
+        rollout_log_probs=_single(old_log_probs - rng.normal(0.0, 0.6, log_probs.shape)),
+        rollout_is_weights=_single(weights),
     )
 
 

@@ -93,6 +93,11 @@ class _Comparison:
             ("log_prob", "entropy"), self.reference.scores(self.inputs.parameters, every), strict=True
         ):
             self._within(name, interval)
+        self.weights = self.inputs.rollout_is_weights
+        if self.reference.computes_weights:
+            weights = self._within("rollout_is_weights", self.reference.weights())
+            self._equal("corrected_mask", self.inputs.response_mask)
+            self.weights = self.weights if weights is None else weights
         if advantages is None:
             return
         optimizer = AdamW(case.update.lr)
@@ -115,16 +120,20 @@ class _Comparison:
     ) -> dict[str, Any] | None:
         """Compare one optimizer step; returns the recorded parameters after it, None if some are missing."""
         update = self.case.update
-        size, mini = update.ppo_micro_batch_size_per_gpu, update.ppo_mini_batch_size
+        if self.record.find("loss", step) is not None and self.record.find("parameter head", step) is None:
+            self._report("parameter", step, BEFORE, "the optimizer made no step")
+            return None
         gradients = []
-        for micro in range(mini // size):
-            rows = np.arange(step * mini + micro * size, step * mini + (micro + 1) * size)
+        batches = self._micro_batches(step)
+        if batches is None:
+            return None
+        for micro, rows in enumerate(batches):
             gradient = self._micro(step, micro, rows, parameters, advantages)
             if gradient is None:
                 return None
             gradients.append((gradient, rows))
-        if self.record.find("loss", step, mini // size) is not None:
-            self._report("loss", step, mini // size, "there is one micro-batch too many")
+        if self.record.find("loss", step, len(batches)) is not None:
+            self._report("loss", step, len(batches), "there is one micro-batch too many")
         expected = parameter_gradients(gradients, self.reference, parameters)
         norm, after_clipping = clipped(expected, update.grad_clip)
         self._within("gradient_norm", norm, step)
@@ -139,6 +148,50 @@ class _Comparison:
         for name, interval in optimizer.step(parameters, recorded).items():
             after[name] = self._within(f"parameter {name}", interval, step)
         return None if any(found is None for found in after.values()) else after
+
+    def _micro_batches(self, step: int) -> list[NDArray[np.int64]] | None:
+        """The rows of each micro-batch of a step; None if they are not those of the mini-batch."""
+        update = self.case.update
+        size, mini = update.ppo_micro_batch_size_per_gpu, update.ppo_mini_batch_size
+        rows = np.arange(step * mini, (step + 1) * mini)
+        if not self.case.max_tokens:
+            return list(rows.reshape(-1, size))
+        batches: list[NDArray[np.int64]] = []
+        left = set(rows.tolist())
+        while (ids := self.record.find("input_ids", step, len(batches))) is not None:
+            found = self._rows_in(ids, left)
+            lengths = self.inputs.attention_mask[found].sum()
+            if not found or (lengths > self.case.max_tokens and len(found) > 1):
+                detail = "it is not made of rows of the mini-batch, or it is longer than allowed"
+                self._report("input_ids", step, len(batches), detail)
+                return None
+            batches.append(np.array(found))
+            left -= set(found)
+        if left:
+            self._report("input_ids", step, len(batches), f"rows {sorted(left)} are in no micro-batch")
+            return None
+        return batches
+
+    def _rows_in(self, ids: NDArray[Any], left: set[int]) -> list[int]:
+        """The rows of which a micro-batch consists, in their order; empty if it has other tokens."""
+        rows = {row: self._tokens_of(row) for row in left}
+        if not self.case.packed:
+            given = [[one for one in line.tolist() if one] for line in ids]
+            found = [next((row for row, own in rows.items() if own == line), -1) for line in given]
+            return [] if -1 in found or len(set(found)) < len(found) else found
+        found, tokens = [], ids.reshape(-1).tolist()
+        while tokens:
+            fitting = (row for row, own in rows.items() if row not in found and tokens[: len(own)] == own)
+            row = next(fitting, -1)
+            if row == -1:
+                return []
+            found.append(row)
+            del tokens[: len(rows[row])]
+        return found
+
+    def _tokens_of(self, row: int) -> list[int]:
+        inputs = self.inputs
+        return [int(one) for one in inputs.input_ids[row][inputs.attention_mask[row] != 0]]
 
     def _micro(
         self,
@@ -164,7 +217,7 @@ class _Comparison:
         attended = self.inputs.attended[rows]
         new, entropies = (np.where(attended, one, 0.0) for one in (new, entropies))
         self._arguments(*at, rows, new, advantages)
-        terms = self.reference.loss_terms(new, entropies, advantages[rows], rows, step)
+        terms = self.reference.loss_terms(new, entropies, advantages[rows], self.weights[rows], rows, step)
         self._within("policy_loss", terms.policy_loss, *at)
         for name, interval in (("entropy_loss", terms.entropy_loss), ("kl_loss", terms.kl_loss)):
             if interval is not None:
@@ -183,7 +236,7 @@ class _Comparison:
         self._equal("argument advantages", advantages[rows], step, micro, valid)
         self._equal("argument response_mask", inputs.response_mask[rows], step, micro)
         if self.reference.weighted:
-            self._equal("argument rollout_is_weights", inputs.rollout_is_weights[rows], step, micro, valid)
+            self._equal("argument rollout_is_weights", self.weights[rows], step, micro, valid)
 
     def _layout(self, step: int, micro: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """The index in the flattened (rows, positions) of each token that the model got, -1 for padding.

@@ -26,6 +26,7 @@ from harness.numerics.update.update_cases import (
     EPSILON,
     PARAMETERS,
     WEIGHT_DECAY,
+    WEIGHT_LIMIT,
     UpdateCase,
     UpdateInputs,
 )
@@ -79,6 +80,21 @@ class UpdateReference:
     inputs: UpdateInputs
     path: str
     objective: ReleaseObjective
+
+    @property
+    def computes_weights(self) -> bool:
+        """Whether the trainer of this release computes rollout weights."""
+        return self.case.weights and "weights" in self.objective.capabilities
+
+    def weights(self) -> Interval:
+        """Rollout importance weights of tokens, truncated."""
+        inputs = self.inputs
+        arrays = {
+            "old_log_prob": inputs.old_log_probs,
+            "rollout_log_prob": inputs.rollout_log_probs,
+            "response_mask": inputs.response_mask.astype(np.float64),
+        }
+        return _value(self._loss_case("weights", arrays, {"rollout_is": "token", "upper": WEIGHT_LIMIT}))
 
     @property
     def legacy(self) -> bool:
@@ -156,9 +172,15 @@ class UpdateReference:
         return self.case.weights and "rollout_is_weights" in self.objective.capabilities
 
     def loss_terms(
-        self, log_prob: Array, entropy: Array, advantages: Array, rows: NDArray[np.int64], mini: int
+        self,
+        log_prob: Array,
+        entropy: Array,
+        advantages: Array,
+        weights: Array,
+        rows: NDArray[np.int64],
+        mini: int,
     ) -> LossTerms:
-        """The loss of a micro-batch from its recorded log-probabilities, entropies and advantages."""
+        """The loss of a micro-batch from its recorded log-probabilities, entropies, advantages, weights."""
         update, inputs = self.case.update, self.inputs
         mask = inputs.response_mask[rows].astype(np.float64)
         settings = self._denominators(mini)
@@ -170,7 +192,7 @@ class UpdateReference:
             "response_mask": mask,
         }
         if self.weighted:
-            arrays["rollout_is_weights"] = inputs.rollout_is_weights[rows]
+            arrays["rollout_is_weights"] = weights
         policy = self._loss_case(
             "policy",
             arrays,
@@ -182,9 +204,7 @@ class UpdateReference:
                 "clip_ratio_c": 3.0,
             },
         )
-        scale = (
-            1.0 / (update.ppo_mini_batch_size // update.ppo_micro_batch_size_per_gpu) if self.legacy else 1.0
-        )
+        scale = len(rows) / update.ppo_mini_batch_size if self.legacy else 1.0
         value, low, high = policy.value, policy.value_low, policy.value_high
         by_log_prob = _gradient(policy)
         entropy_loss = kl_loss = None

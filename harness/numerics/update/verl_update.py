@@ -14,18 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from harness.numerics.actor.verl_workers import LegacyActor, actor_class
+from harness.numerics.actor.verl_workers import EngineActor, LegacyActor, actor_class
 from harness.numerics.loss.trainer_functions import (
     ENGINE_WORKER,
     LEGACY_WORKER,
     advantage_step,
     has_module,
 )
-from harness.numerics.update.update_cases import UpdateCase, UpdateInputs, draw
+from harness.numerics.update.training_worker import EngineInWorker
+from harness.numerics.update.update_cases import WEIGHT_LIMIT, UpdateCase, UpdateInputs, draw
 from harness.numerics.update.update_faults import UpdateFault
 from harness.numerics.update.update_record import BEFORE, Quantity, UpdateRecord
 
 LONGEST_ERROR = 300
+ROLLOUT_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
 
 
 @contextmanager
@@ -64,11 +66,10 @@ class Recorder:
 
 
 def _decorated(function: Any) -> Any:
-    """The function itself, below decorators that keep its name."""
-    name = function.__name__
-    seen = [function]
+    """The function below its decorators: the first in their closures that is no nested function."""
+    seen = [inspect.unwrap(function)]
     for one in seen:
-        if getattr(one, "__code__", None) is not None and one.__code__.co_name == name:
+        if getattr(one, "__code__", None) is not None and "<locals>" not in one.__qualname__:
             return one
         cells = getattr(one, "__closure__", None) or ()
         seen += [cell.cell_contents for cell in cells if callable(cell.cell_contents)][: 8 - len(seen)]
@@ -85,8 +86,6 @@ def run_case(
         with ExitStack() as stack:
             worker = actor_class(path)
             modules = worker_modules(worker is LegacyActor)
-            if device == "cpu":
-                _use_unpadding_of_cpu(stack)
             if fault:
                 stack.enter_context(fault.injected(torch, modules, replaced))
             _Run(case, draw(case), torch, device, path, recorder, modules).run()
@@ -108,16 +107,10 @@ def worker_modules(legacy: bool) -> tuple[ModuleType, ...]:
     return tuple(import_module(name) for name in names)
 
 
-def _use_unpadding_of_cpu(stack: ExitStack) -> None:
-    """verl's functions for NPUs, which are plain torch, because some releases have none for CPUs."""
-    attention = import_module("verl.utils.attention_utils")
-    if hasattr(attention, "_fallback_unpad_input"):
-        return
-    newer = "verl.utils.npu_flash_attn_utils"
-    functions = import_module(newer if has_module(newer) else "verl.utils.npu_utils")
-    names = ("index_first_axis", "pad_input", "rearrange", "unpad_input")
-    found = tuple(getattr(functions, name) for name in names)
-    stack.enter_context(replaced(attention, "_get_attention_functions", lambda: found))
+def worker_class(path: str) -> Any:
+    """The class that runs an update: verl's engine is run by verl's training worker."""
+    found = actor_class(path)
+    return EngineInWorker if found is EngineActor else found
 
 
 @dataclass
@@ -134,9 +127,9 @@ class _Run:
         case, recorder = self.case, self.recorder
         model = build_model(self.torch, self.inputs.parameters, self.device)
         optimizer = self.torch.optim.AdamW(model.parameters(), lr=case.update.lr)
-        worker = actor_class(self.path)(model, optimizer, case, self.device.partition(":")[0])
+        worker = worker_class(self.path)(model, optimizer, case, self.device.partition(":")[0])
         self._locate(worker)
-        advantages, mask = self._trainer_step()
+        advantages, mask, weights = self._trainer_step()
         tokens = {
             "input_ids": self._tensor(self.inputs.input_ids),
             "attention_mask": self._tensor(self.inputs.attention_mask),
@@ -154,7 +147,7 @@ class _Run:
                 "advantages": advantages,
             }
             if case.weights:
-                targets["rollout_is_weights"] = self._tensor(self.inputs.rollout_is_weights)
+                targets["rollout_is_weights"] = weights
             self._watch(inner, model, optimizer)
             recorder.step, recorder.micro = 0, 0
             metrics = worker.update(dict(tokens), targets)
@@ -167,8 +160,8 @@ class _Run:
         tensor = tensor.to(self.torch.float32) if tensor.dtype.is_floating_point else tensor
         return tensor.to(self.device)
 
-    def _trainer_step(self) -> tuple[Any, Any]:
-        """Response mask, KL penalty and advantages, as the trainer computes them."""
+    def _trainer_step(self) -> tuple[Any, Any, Any]:
+        """Advantages, response mask and rollout weights, as the trainer computes them."""
         trainer: Any = import_module("verl.trainer.ppo.ray_trainer")
         core: Any = import_module("verl.trainer.ppo.core_algos")
         case, inputs, recorder = self.case, self.inputs, self.recorder
@@ -178,6 +171,7 @@ class _Run:
                 "attention_mask": self._tensor(inputs.attention_mask),
                 "old_log_probs": self._tensor(inputs.old_log_probs),
                 "ref_log_prob": self._tensor(inputs.ref_log_prob),
+                "rollout_log_probs": self._tensor(inputs.rollout_log_probs),
                 "uid": inputs.index.astype(str).astype(object),
             }
         )
@@ -196,6 +190,7 @@ class _Run:
             data, _ = trainer.apply_kl_penalty(data, controller, kl_penalty="kl")
             recorder.at(trainer.apply_kl_penalty, "token_level_rewards")
         recorder.note("token_level_rewards", data.batch["token_level_rewards"])
+        data, weights = self._rollout_weights(data)
         compute: Any = advantage_step()
         arguments: dict[str, Any] = {
             "adv_estimator": core.AdvantageEstimator.GRPO,
@@ -206,7 +201,24 @@ class _Run:
         advantages = compute(data, **arguments).batch["advantages"]
         recorder.note("advantages", advantages)
         recorder.at(core.compute_grpo_outcome_advantage, "advantages")
-        return advantages, mask
+        return advantages, mask, weights
+
+    def _rollout_weights(self, data: Any) -> tuple[Any, Any]:
+        """Rollout importance weights; those of the case if this release has no function for them."""
+        if not self.case.weights:
+            return data, None
+        if not has_module(ROLLOUT_CORRECTION):
+            return data, self._tensor(self.inputs.rollout_is_weights)
+        correction: Any = import_module(ROLLOUT_CORRECTION)
+        config = {"rollout_is": "token", "rollout_is_threshold": WEIGHT_LIMIT}
+        data, _ = correction.compute_rollout_correction_and_add_to_batch(data, config)
+        weights = data.batch["rollout_is_weights"]
+        self.recorder.note("rollout_is_weights", weights)
+        self.recorder.note("corrected_mask", data.batch["response_mask"])
+        self.recorder.at(
+            correction.compute_rollout_correction_weights, "rollout_is_weights", "corrected_mask"
+        )
+        return data, weights
 
     def _locate(self, worker: Any) -> None:
         """The functions of the worker that compute what is recorded around them."""

@@ -1,0 +1,1 @@
+"""Benchmarks of the numerics checks that have a command line of their own."""

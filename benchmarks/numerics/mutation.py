@@ -1,0 +1,173 @@
+"""Mutation score of the checks `loss` and `update`: verl's functions on the path of an update are changed
+mechanically, and the checks are run on each mutant.
+
+    python -m benchmarks.numerics.mutation 0.9.1=/path/of/a/cell/bin/python [--sample 200] [--half looked-at]
+
+Each argument is a verl release and the Python of an environment that has it. A mutant counts as killed if a
+quantity is wrong; those that only raise are listed apart, as a type checker or a first run finds them, too.
+Equivalent mutants were judged by reading, and are listed in equivalent_mutants.yaml with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+from benchmarks.figures import ROOT
+from benchmarks.numerics.mutation_sites import Mutant, mutants
+from benchmarks.numerics.update_path import ENGINE, ENGINE_WORKER, OTHER_FEATURES, PATH
+
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.yaml")
+HALVES = ("looked-at", "counted", "both")
+GOAL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of a mutant: killed, raised, survived, equivalent or not-applicable. why: the reason, or
+    what found it."""
+
+    mutant: Mutant
+    status: str
+    why: str
+    located: bool | None = None
+
+
+def all_mutants(folder: Path) -> list[Mutant]:
+    """The mutants of one release whose `verl` folder this is, in the order in which samples are drawn."""
+    trains_with_engine = (folder / ENGINE_WORKER).is_file()
+    found = [
+        one
+        for file, functions in PATH.items()
+        if (folder / file).is_file() and (trains_with_engine or not file.startswith(ENGINE))
+        for one in mutants((folder / file).read_text("utf-8"), file, functions, OTHER_FEATURES)
+    ]
+    return sorted(found, key=lambda one: one.number // 2)
+
+
+def equivalents() -> list[Mapping[str, str]]:
+    """The list of mutants that change nothing: function, before, after (parts of them), and the reason."""
+    return list(yaml.safe_load(EQUIVALENT.read_text("utf-8")))
+
+
+def why_equivalent(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> str:
+    """The reason why a mutant changes nothing, "" if none is known."""
+    for entry in entries:
+        parts = {"function": mutant.function, "before": mutant.before, "after": mutant.after}
+        if (
+            all(text == entry[name] for name, text in parts.items() if name in entry)
+            and entry.get("operator", mutant.operator) == mutant.operator
+        ):
+            return entry["reason"]
+    return ""
+
+
+def run_release(
+    python: str, chosen: Sequence[Mutant], seconds: float
+) -> Iterator[tuple[Mutant, Mapping[str, object]]]:
+    """Run the checks on mutants with the interpreter of an environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        listed, results = Path(folder, "mutants.json"), Path(folder, "results.jsonl")
+        listed.write_text(json.dumps([asdict(one) for one in chosen]), "utf-8")
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
+        command = [python, "-m", "benchmarks.numerics.mutant_program"]
+        command += [f"--mutants={listed}", f"--out={results}", f"--seconds={seconds}"]
+        ended = subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        if ended.returncode:
+            raise SystemExit(f"the program in the cell failed: {ended.stderr[-2000:]}")
+        print(ended.stdout.splitlines()[-1] if ended.stdout else "")
+        for line in results.read_text("utf-8").splitlines():
+            entry = json.loads(line)
+            yield Mutant(**entry["mutant"]), entry["kill"]
+
+
+def verdict(mutant: Mutant, kill: Mapping[str, object], entries: Sequence[Mapping[str, str]]) -> Verdict:
+    """What a result means."""
+    if kill["not_applicable"]:
+        return Verdict(mutant=mutant, status="not-applicable", why=str(kill["not_applicable"]))
+    if kill["by"] and kill["error"]:
+        return Verdict(mutant=mutant, status="raised", why=str(kill["error"]))
+    if kill["by"]:
+        function = mutant.function.rpartition(".")[2]
+        place = str(kill["place"])
+        located = place.endswith(f" {function}") if place else None
+        why = f"{kill['by']}: {kill['quantity']} in {kill['case']} ({place})"
+        return Verdict(mutant=mutant, status="killed", why=why, located=located)
+    reason = why_equivalent(mutant, entries)
+    if reason:
+        return Verdict(mutant=mutant, status="equivalent", why=reason)
+    return Verdict(
+        mutant=mutant,
+        status="survived",
+        why="no case is wrong" if kill["reached"] else "no case executes the line",
+    )
+
+
+def score(verdicts: Sequence[Verdict]) -> float:
+    """Killed mutants among those that neither raise nor are equivalent."""
+    counts = Counter(one.status for one in verdicts)
+    of = counts["killed"] + counts["survived"]
+    return counts["killed"] / of if of else 0.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line, see the module."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.numerics.mutation", description=__doc__)
+    parser.add_argument("environments", nargs="+", metavar="RELEASE=PYTHON")
+    parser.add_argument("--sample", type=int, default=200, help="mutants of each release; 0 for all")
+    parser.add_argument("--half", choices=HALVES, default="both")
+    parser.add_argument("--function", default="", help="only mutants of functions whose name contains this")
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--json", type=Path, help="also write all verdicts to this file")
+    arguments = parser.parse_args(argv)
+    entries, kept, written = equivalents(), True, {}
+    for environment in arguments.environments:
+        release, _, python = environment.partition("=")
+        folder = _verl_folder(python)
+        chosen = [one for one in all_mutants(folder) if arguments.function in one.function]
+        if arguments.half != "both":
+            chosen = [one for one in chosen if one.is_looked_at == (arguments.half == "looked-at")]
+        total = len(chosen)
+        chosen = chosen[: arguments.sample or None]
+        found = [verdict(*one, entries) for one in run_release(python, chosen, arguments.seconds)]
+        _print(release, total, found, show=arguments.half != "counted")
+        written[release] = [asdict(one) for one in found]
+        kept = kept and score(found) >= GOAL
+    if arguments.json:
+        arguments.json.write_text(json.dumps(written, indent=1), "utf-8")
+    return 0 if kept else 1
+
+
+def _verl_folder(python: str) -> Path:
+    code = "import importlib.util as u; print(u.find_spec('verl').submodule_search_locations[0])"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return Path(found.stdout.strip())
+
+
+def _print(release: str, total: int, found: Sequence[Verdict], *, show: bool) -> None:
+    counts = Counter(one.status for one in found)
+    located = [one.located for one in found if one.status == "killed" and one.located is not None]
+    print(f"verl {release}: {len(found)} of {total} mutants; {dict(counts)}")
+    print(f"  score {score(found):.1%} of those that neither raise nor are equivalent")
+    print(f"  the named function is the mutated one in {sum(located)} of {len(located)} kills")
+    for one in found if show else ():
+        if one.status == "survived":
+            what = one.mutant.key.partition(" ")[2]
+            print(f"  survived: {one.mutant.file}:{one.mutant.line} {what} ({one.why})")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,377 @@
+"""Mutants of Python functions, made mechanically from their syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+Change = tuple[str, ast.AST | None]
+"""Name of the operator, and what replaces the node; None deletes a statement."""
+
+LOGGING = ("logger", "print", "warnings", "log_gpu_memory_usage")
+OPPOSITE: Mapping[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+OTHER_NAME = {
+    "max": "min",
+    "min": "max",
+    "maximum": "minimum",
+    "minimum": "maximum",
+    "sum": "mean",
+    "mean": "sum",
+    "exp": "expm1",
+    "float32": "bfloat16",
+    "zeros_like": "ones_like",
+    "ones_like": "zeros_like",
+}
+DROPPED_METHODS = (
+    *("detach", "float", "bool", "clamp", "clamp_", "exp", "neg", "abs", "roll", "contiguous"),
+    *("to", "squeeze", "div_", "mul_"),
+)
+DROPPED_FUNCTIONS = ("clamp", "roll", "exp", "where", "masked_mean", "maximum", "minimum", "max", "min")
+FACTOR = 1.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One changed place. before, after: its source. place: number of the change inside of the function.
+    statement: the line in which its statement begins."""
+
+    file: str
+    function: str
+    place: int
+    line: int
+    statement: int
+    operator: str
+    before: str
+    after: str
+
+    @property
+    def key(self) -> str:
+        """Names the mutant in all releases that have the same source there."""
+        return f"{self.file} {self.function} {self.operator}: {self.before} -> {self.after}"
+
+    @property
+    def number(self) -> int:
+        """A number that depends on the key only, to draw samples and to split them into halves."""
+        return int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:6], "big")
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether the mutant belongs to the half whose survivors may be read while the checks are changed."""
+        return self.number % 2 == 0
+
+
+def mutants(
+    source: str, file: str, functions: Iterable[str], skipped: Iterable[str] = ()
+) -> Iterator[Mutant]:
+    """All mutants of the functions that the source has. skipped: texts of conditions whose branches are left
+    out."""
+    tree = ast.parse(source)
+    for name in functions:
+        function = find_function(tree, name)
+        begin = 0
+        changes = _changes(function, tuple(skipped)) if function else ()
+        for place, (node, operator, after) in enumerate(changes):
+            begin = node.lineno if isinstance(node, ast.stmt) else begin
+            yield Mutant(
+                file=file,
+                function=name,
+                place=place,
+                line=getattr(node, "lineno", begin),
+                statement=begin,
+                operator=operator,
+                before=_text(node),
+                after=_text(after) if after is not None else "",
+            )
+
+
+def mutated(source: str, mutant: Mutant, skipped: Iterable[str] = ()) -> ast.Module:
+    """The tree of the file with the mutant."""
+    tree = ast.parse(source)
+    function = find_function(tree, mutant.function)
+    if function is None:
+        raise LookupError(f"{mutant.file} has no {mutant.function}")
+    node, _, after = list(_changes(function, tuple(skipped)))[mutant.place]
+    replacement = ast.Pass() if after is None else after
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, one: ast.AST) -> ast.AST:
+            return ast.copy_location(replacement, node) if one is node else self.generic_visit(one)
+
+    Replace().visit(tree)
+    return ast.fix_missing_locations(tree)
+
+
+def find_function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    """The function or method of that qualified name."""
+    body: list[ast.stmt] = tree.body
+    *owners, last = name.split(".")
+    for owner in owners:
+        body = next((one.body for one in body if isinstance(one, ast.ClassDef) and one.name == owner), [])
+    return next((one for one in body if isinstance(one, ast.FunctionDef) and one.name == last), None)
+
+
+def _text(node: ast.AST) -> str:
+    return " ".join(ast.unparse(node).split())[:90]
+
+
+def _changes(
+    function: ast.FunctionDef, skipped: tuple[str, ...]
+) -> Iterator[tuple[ast.AST, str, ast.AST | None]]:
+    for node in _visited(function.body, skipped, _only_reported(function)):
+        for operator, after in _changes_of(node):
+            yield node, operator, after
+
+
+def _visited(body: list[ast.stmt], skipped: tuple[str, ...], reported: set[str]) -> Iterator[ast.AST]:
+    """The nodes of statements that decide what is computed."""
+    for statement in body:
+        if isinstance(statement, (ast.Assert, ast.Raise, ast.Import, ast.ImportFrom)):
+            continue
+        if _is_reporting(statement, reported) or _is_text(statement) or _is_guard(statement):
+            continue
+        condition = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
+        if isinstance(statement, ast.If) and any(text in condition for text in skipped):
+            usual = statement.body if condition.startswith("not ") else statement.orelse
+            yield from _visited(usual, skipped, reported)
+            continue
+        yield statement
+        if isinstance(statement, ast.If):
+            yield from ast.walk(statement.test)
+            yield from _visited(statement.body, skipped, reported)
+            yield from _visited(statement.orelse, skipped, reported)
+        elif isinstance(statement, (ast.For, ast.While, ast.With, ast.Try)):
+            for part in ("iter", "test", "items"):
+                found = getattr(statement, part, [])
+                for one in found if isinstance(found, list) else [found]:
+                    yield from ast.walk(one)
+            for part in ("body", "orelse", "finalbody"):
+                yield from _visited(getattr(statement, part, []), skipped, reported)
+        elif isinstance(statement, ast.FunctionDef):
+            yield from _visited(statement.body, skipped, reported)
+        else:
+            yield from (node for node in ast.walk(statement) if node is not statement)
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    """Whether the statement only refuses invalid arguments."""
+    return isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[0], ast.Raise)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Expr):
+        return False
+    if isinstance(statement.value, ast.Constant):
+        return True
+    called = statement.value.func if isinstance(statement.value, ast.Call) else None
+    return called is not None and ast.unparse(called).split(".")[0] in LOGGING
+
+
+def _assigned(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+        targets: list[ast.expr] = [statement.target]
+    elif isinstance(statement, ast.Assign):
+        targets = list(statement.targets)
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        # metrics.update(...), append_to_dict(metrics, ...)
+        call = statement.value
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else (call.args or [call.func])[0]
+        return [owner.id] if isinstance(owner, ast.Name) else []
+    else:
+        return []
+    flat: list[ast.expr] = []
+    for target in targets:
+        flat += target.elts if isinstance(target, ast.Tuple) else [target]
+    while any(isinstance(one, (ast.Subscript, ast.Attribute)) for one in flat):
+        flat = [one.value if isinstance(one, (ast.Subscript, ast.Attribute)) else one for one in flat]
+    return [one.id if isinstance(one, ast.Name) else "?" for one in flat]
+
+
+def _is_reporting(statement: ast.stmt, reported: set[str]) -> bool:
+    names = _assigned(statement)
+    return bool(names) and all(name in reported for name in names)
+
+
+def _only_reported(function: ast.FunctionDef) -> set[str]:
+    """Variables that reach nothing but metrics: a backward slice over assignments."""
+    names = {one.id for one in ast.walk(function) if isinstance(one, ast.Name)}
+    reported = {name for name in names if "metric" in name.lower()}
+    statements = [one for one in ast.walk(function) if isinstance(one, ast.stmt)]
+    while True:
+        used: set[str] = set()
+        assigned: set[str] = set()
+        for one in statements:
+            assigned.update(_assigned(one) if isinstance(one, (ast.Assign, ast.AugAssign)) else ())
+            if _is_reporting(one, reported):
+                continue
+            own = [child for child in ast.iter_child_nodes(one) if not isinstance(child, ast.stmt)]
+            for child in own:
+                used.update(
+                    part.id
+                    for part in ast.walk(child)
+                    if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+                )
+        more = {name for name in assigned - used - reported if name != "?"}
+        if not more:
+            return reported
+        reported |= more
+
+
+def _changes_of(node: ast.AST) -> Iterator[Change]:
+    for kind, change in CHANGES:
+        if isinstance(node, kind):
+            for operator, after in change(node):
+                if after is None or ast.dump(after) != ast.dump(node):
+                    yield operator, after
+
+
+def _of_binary(node: ast.BinOp) -> Iterator[Change]:
+    opposite = OPPOSITE.get(type(node.op))
+    if opposite:
+        yield "sign", _with(node, op=opposite())
+    if isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.BitAnd)):
+        yield "dropped term", copy.deepcopy(node.left)
+    if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd)):
+        yield "dropped term", copy.deepcopy(node.right)
+
+
+def _of_unary(node: ast.UnaryOp) -> Iterator[Change]:
+    if isinstance(node.op, (ast.USub, ast.Not)) and not isinstance(node.operand, ast.Constant):
+        yield "sign" if isinstance(node.op, ast.USub) else "comparison", copy.deepcopy(node.operand)
+
+
+def _of_comparison(node: ast.Compare) -> Iterator[Change]:
+    opposite = OPPOSITE.get(type(node.ops[0]))
+    if opposite and len(node.ops) == 1:
+        yield "comparison", _with(node, ops=[opposite()])
+
+
+def _of_boolean(node: ast.BoolOp) -> Iterator[Change]:
+    yield "comparison", _with(node, op=OPPOSITE[type(node.op)]())
+
+
+def _of_constant(node: ast.Constant) -> Iterator[Change]:
+    value = node.value
+    if isinstance(value, bool):
+        yield "constant", ast.Constant(not value)
+    elif isinstance(value, int):
+        yield "constant", ast.Constant(value + 1)
+    elif isinstance(value, float):
+        yield "constant", ast.Constant(value * FACTOR if value else 1.0)
+
+
+def _of_slice(node: ast.Slice) -> Iterator[Change]:
+    for part in ("lower", "upper"):
+        bound = getattr(node, part)
+        if bound is not None and not isinstance(bound, ast.Constant):
+            for operator in (ast.Add, ast.Sub):
+                shifted = ast.BinOp(copy.deepcopy(bound), operator(), ast.Constant(1))
+                yield "shift by one", _with(node, **{part: shifted})
+    if node.lower is None and node.upper is not None:
+        yield "shift by one", _with(node, lower=ast.Constant(1))
+    if node.upper is None and node.lower is not None:
+        yield "shift by one", _with(node, upper=ast.Constant(-1))
+
+
+def _of_call(node: ast.Call) -> Iterator[Change]:
+    if len(node.args) >= 2 and not any(isinstance(one, ast.Starred) for one in node.args[:2]):
+        yield "swapped arguments", _with(node, args=[node.args[1], node.args[0], *node.args[2:]])
+    yield from _swapped_keywords(node)
+    called = node.func
+    if isinstance(called, ast.Attribute) and called.attr in DROPPED_METHODS and not _is_module(called.value):
+        yield ("detach" if called.attr == "detach" else "dropped call"), copy.deepcopy(called.value)
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    if name in DROPPED_FUNCTIONS and node.args:
+        yield "dropped call", copy.deepcopy(node.args[0])
+
+
+def _is_module(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in {"torch", "np", "F", "tu", "verl_F"}
+
+
+def _swapped_keywords(node: ast.Call) -> Iterator[Change]:
+    """Two neighbouring arguments that are both variables get each other's value."""
+    for place in range(len(node.keywords) - 1):
+        first, second = node.keywords[place : place + 2]
+        if (
+            isinstance(first.value, ast.Name)
+            and isinstance(second.value, ast.Name)
+            and first.arg
+            and second.arg
+        ):
+            keywords = list(node.keywords)
+            keywords[place] = ast.keyword(first.arg, second.value)
+            keywords[place + 1] = ast.keyword(second.arg, first.value)
+            yield "swapped arguments", _with(node, keywords=keywords)
+
+
+def _of_keyword(node: ast.keyword) -> Iterator[Change]:
+    value = node.value
+    number = value.operand if isinstance(value, ast.UnaryOp) else value
+    if node.arg in {"dim", "axis", "dims"} and isinstance(number, ast.Constant):
+        yield "axis", ast.keyword(node.arg, ast.Constant(0 if ast.unparse(value) != "0" else -1))
+
+
+def _of_attribute(node: ast.Attribute) -> Iterator[Change]:
+    if node.attr in OTHER_NAME and isinstance(node.ctx, ast.Load):
+        operator = "dtype" if node.attr == "float32" else "function"
+        yield operator, _with(node, attr=OTHER_NAME[node.attr])
+
+
+def _of_if(node: ast.If) -> Iterator[Change]:
+    yield "condition", _with(node, test=ast.Constant(True))
+    yield "condition", _with(node, test=ast.Constant(False))
+
+
+def _of_expression(node: ast.IfExp) -> Iterator[Change]:
+    yield "condition", copy.deepcopy(node.body)
+    yield "condition", copy.deepcopy(node.orelse)
+
+
+def _of_statement(_node: ast.stmt) -> Iterator[Change]:
+    yield "dropped statement", None
+
+
+CHANGES: tuple[tuple[type[ast.AST] | tuple[type[ast.AST], ...], Callable[..., Iterator[Change]]], ...] = (
+    (ast.BinOp, _of_binary),
+    (ast.UnaryOp, _of_unary),
+    (ast.Compare, _of_comparison),
+    (ast.BoolOp, _of_boolean),
+    (ast.Constant, _of_constant),
+    (ast.Slice, _of_slice),
+    (ast.Call, _of_call),
+    (ast.keyword, _of_keyword),
+    (ast.Attribute, _of_attribute),
+    (ast.If, _of_if),
+    (ast.IfExp, _of_expression),
+    ((ast.Expr, ast.AugAssign, ast.Assign), _of_statement),
+)
+
+
+def _with(node: ast.AST, **fields: object) -> ast.AST:
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed

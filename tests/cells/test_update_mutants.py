@@ -1,0 +1,75 @@
+"""Mutants of verl, as the benchmark `numerics.mutation` makes them, turn the check `update` red in a cell."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.numerics.mutation import all_mutants
+from benchmarks.numerics.mutation_sites import Mutant, mutated
+from benchmarks.numerics.update_path import OTHER_FEATURES
+from harness.outcome import Status
+from harness.verdict.verdict import judge_outcome
+
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
+
+#: Functions of which both or one of the releases has mutants, and how many of each are tried.
+FUNCTIONS = (
+    "compute_grpo_outcome_advantage",
+    "agg_loss",
+    "compute_policy_loss_vanilla",
+    "compute_policy_loss_gspo",
+    "kl_penalty_forward",
+    "apply_kl_penalty",
+    "entropy_from_logits",
+    "masked_sum",
+    "update_policy",
+    "_forward_micro_batch",
+    "ppo_loss",
+    "no_padding_2_padding",
+)
+OPERATORS = ("sign", "axis")
+
+
+def sample(folder: Path) -> list[Mutant]:
+    """Ten mutants that change a sign or an axis, each of another function if possible."""
+    found = [one for one in all_mutants(folder) if one.operator in OPERATORS]
+    of_each = {
+        name: [one for one in found if one.function.rpartition(".")[2] == name] for name in FUNCTIONS
+    }
+    firsts = [one for mutants in of_each.values() for one in mutants[:2]]
+    return firsts[:10]
+
+
+def overlay(original: Path, folder: Path, mutant: Mutant) -> None:
+    """A copy of the package `verl` made of links, with one file that is mutated."""
+    for file in original.rglob("*"):
+        target = folder / "verl" / file.relative_to(original)
+        if file.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        elif file.suffix != ".pyc":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(file)
+    changed = folder / "verl" / mutant.file
+    source = changed.read_text("utf-8")
+    changed.unlink()
+    changed.write_text(ast.unparse(mutated(source, mutant, OTHER_FEATURES)), "utf-8")
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_a_mutant_of_verl_turns_the_update_red(cell, tmp_path, number):
+    argv, variables = cell.command("harness.numerics.update.update_program", "--help")
+    code = "import importlib.util as u; print(u.find_spec('verl').submodule_search_locations[0])"
+    found = subprocess.run([argv[0], "-c", code], env=variables, capture_output=True, text=True, check=True)
+    original = Path(found.stdout.split()[-1])
+    mutant = sample(original)[number]
+    overlay(original, tmp_path / "overlay", mutant)
+
+    outcome = cell.execute("update", tmp_path, python_path=[tmp_path / "overlay"])
+    judgement = judge_outcome(cell.tasks["update"].check, outcome)
+
+    assert judgement.status is Status.FAIL, (mutant.key, judgement.reasons)
+    assert "On the CPU" in " ".join(judgement.reasons) or "raised" in " ".join(judgement.reasons)

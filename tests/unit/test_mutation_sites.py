@@ -1,0 +1,95 @@
+"""Mutants of verl's functions: which places are changed, and that a mutant is the code with that change."""
+
+from __future__ import annotations
+
+import ast
+
+from benchmarks.numerics.mutation import Verdict, score, verdict, why_equivalent
+from benchmarks.numerics.mutation_sites import mutants, mutated
+
+SOURCE = '''
+class Actor:
+    def update(self, old, new, mask, use_images=False):
+        """Documentation: 1."""
+        if mask is None:
+            raise ValueError("no mask")
+        logger.info(3)
+        shift = new - old
+        if use_images:
+            shift = shift * 7
+        spread = old * 11
+        metrics = {"spread": spread}
+        return sum(one * keep for one, keep in zip(shift, mask[1:], strict=True)), metrics
+'''
+
+
+def found(skipped=("use_images",)):
+    return list(mutants(SOURCE, "actor.py", ["Actor.update", "Actor.missing"], skipped))
+
+
+def test_what_decides_the_update_is_changed_and_nothing_else():
+    changes = {(one.operator, one.before, one.after) for one in found()}
+
+    assert ("sign", "new - old", "new + old") in changes
+    assert ("dropped term", "one * keep", "one") in changes
+    assert ("shift by one", "1:", "1:-1") in changes
+    assert ("dropped statement", "shift = new - old", "") in changes
+    texts = " ".join(one.before for one in found())
+    assert "* 11" not in texts, "only a metric"
+    assert "* 7" not in texts, "a branch of another feature"
+    assert "no mask" not in texts
+    assert "logger" not in texts
+    assert "Documentation" not in texts
+    assert any("* 7" in one.before for one in found(skipped=()))
+
+
+def test_a_mutant_is_the_source_with_one_change():
+    original = ast.unparse(ast.parse(SOURCE))
+    shifted = next(one for one in found() if one.operator == "shift by one")
+
+    assert ast.unparse(mutated(SOURCE, shifted, ["use_images"])) == original.replace("mask[1:]", "mask[1:-1]")
+    for one in found():
+        assert ast.unparse(mutated(SOURCE, one, ["use_images"])) != original, one
+
+
+def test_a_half_does_not_depend_on_where_the_function_stands():
+    moved = list(mutants("\n\n" + SOURCE, "actor.py", ["Actor.update"], ["use_images"]))
+
+    assert [one.number for one in moved] == [one.number for one in found()]
+    assert [one.line - 2 for one in moved] == [one.line for one in found()]
+
+
+def kill(**fields):
+    return {
+        "by": "",
+        "case": "grpo",
+        "quantity": "",
+        "place": "",
+        "error": "",
+        "reached": True,
+        "not_applicable": "",
+        **fields,
+    }
+
+
+def test_verdicts_and_score():
+    mutant = next(one for one in found() if one.operator == "sign")
+    entries = [{"function": "Actor.update", "before": "new - old", "after": "new", "reason": "no"}]
+    statuses = {
+        "killed": kill(by="update", quantity="advantages", place="verl/actor.py:3 update"),
+        "raised": kill(by="update", error="TypeError: no"),
+        "survived": kill(),
+        "not-applicable": kill(not_applicable="closure"),
+    }
+    verdicts = [verdict(mutant, one, entries) for one in statuses.values()]
+
+    assert [one.status for one in verdicts] == list(statuses)
+    assert verdicts[0].located is True
+    assert score(verdicts) == 0.5
+    dropped = next(one for one in found() if (one.before, one.after) == ("new - old", "new"))
+    assert why_equivalent(dropped, entries) == "no"
+    assert verdict(dropped, kill(), entries).status == "equivalent"
+    # A list of equivalent mutants that a case kills is wrong, and the kill counts.
+    assert verdict(dropped, statuses["killed"], entries).status == "killed"
+    assert not why_equivalent(mutant, entries)
+    assert score([Verdict(mutant=mutant, status="equivalent", why="")]) == 0
