@@ -46,10 +46,12 @@ OTHER_NAME = {
     "ones_like": "zeros_like",
 }
 DROPPED_METHODS = (
-    *("detach", "float", "bool", "clamp", "clamp_", "exp", "neg", "abs", "roll", "contiguous"),
+    *("detach", "float", "bool", "clamp", "clamp_", "exp", "neg", "abs", "roll"),
     *("to", "squeeze", "div_", "mul_"),
 )
 DROPPED_FUNCTIONS = ("clamp", "roll", "exp", "where", "masked_mean", "maximum", "minimum", "max", "min")
+SYMMETRIC = ("maximum", "minimum", "max", "min", "transpose", "isinstance", "hasattr", "getattr", "get")
+"""Functions whose first two arguments have no order, or that only raise if they are swapped."""
 FACTOR = 1.1
 
 
@@ -296,13 +298,14 @@ def _of_slice(node: ast.Slice) -> Iterator[Change]:
 
 
 def _of_call(node: ast.Call) -> Iterator[Change]:
-    if len(node.args) >= 2 and not any(isinstance(one, ast.Starred) for one in node.args[:2]):
+    called = node.func
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    starred = any(isinstance(one, ast.Starred) for one in node.args[:2])
+    if len(node.args) >= 2 and not starred and name not in SYMMETRIC:
         yield "swapped arguments", _with(node, args=[node.args[1], node.args[0], *node.args[2:]])
     yield from _swapped_keywords(node)
-    called = node.func
     if isinstance(called, ast.Attribute) and called.attr in DROPPED_METHODS and not _is_module(called.value):
         yield ("detach" if called.attr == "detach" else "dropped call"), copy.deepcopy(called.value)
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     if name in DROPPED_FUNCTIONS and node.args:
         yield "dropped call", copy.deepcopy(node.args[0])
 

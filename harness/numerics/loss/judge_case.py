@@ -23,6 +23,9 @@ narrow as the distance between numbers."""
 
 HUGE = 1e300
 
+WRONG_SCALES = {"a zero gradient": 0.0, "one that is 10 % too small": 0.9, "one that is 10 % too large": 1.1}
+"""Wrong gradients that a tolerance must exclude, as factors of the right one."""
+
 TIE_PARTS = (0.0, 0.5, 1.0)
 """A token passes no gradient, all of it, or half of it at a floating-point tie of `maximum`."""
 
@@ -72,6 +75,10 @@ def judge(case: LossCase, result: CandidateResult, expected: ExpectedResult | No
         budget = max(budget, gradient_budget)
     if not reasons and intervals.undecided_share > MAX_UNDECIDED:
         reason = f"{intervals.undecided_share:.0%} of the clip decisions depend on rounding"
+        return LossVerdict(status=LossStatus.ILL_POSED, reasons=(reason,), budget=budget, scale=scale)
+    blind = [] if reasons or intervals.gradient is None else _wrong_gradients_inside(intervals.gradient)
+    if blind:
+        reason = f"the tolerance of {case.contract.name} is so wide that it accepts {' and '.join(blind)}"
         return LossVerdict(status=LossStatus.ILL_POSED, reasons=(reason,), budget=budget, scale=scale)
     status = LossStatus.FAIL if reasons else LossStatus.PASS
     return LossVerdict(status=status, reasons=tuple(reasons), budget=budget, scale=scale)
@@ -137,6 +144,18 @@ def _judge_gradient(
     error = np.maximum(np.abs(known - expected.exact) - contract.io_rounding(expected.exact), 0.0)
     budget = _ratio(error[decided], expected.tolerance[decided])
     return reasons, budget, _scale(gradient, expected) if finite.all() else None
+
+
+def _wrong_gradients_inside(expected: ExpectedGradient) -> list[str]:
+    """Which wrong gradients the intervals contain as a whole. Then a correct one is no evidence."""
+    exact = np.where(expected.zero, 0.0, expected.exact)
+    if not exact.any():
+        return []
+    return [
+        what
+        for what, factor in WRONG_SCALES.items()
+        if bool(((exact * factor >= expected.low) & (exact * factor <= expected.high) | expected.zero).all())
+    ]
 
 
 def _row_reasons(gradient: Array, expected: ExpectedGradient, contract: Contract) -> list[str]:

@@ -13,7 +13,7 @@ from harness.numerics.arithmetic.precision_contract import BF16_IO, FP16_IO, FP1
 from harness.numerics.loss.candidate import CandidateResult, evaluate
 from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.formulas.loss_reference import reference
-from harness.numerics.loss.judge_case import judge
+from harness.numerics.loss.judge_case import _wrong_gradients_inside, judge
 from harness.numerics.loss.loss_measurements import LossStatus
 
 CONTRACTS = (FP32, BF16_IO, FP16_IO)
@@ -124,3 +124,29 @@ def test_tokens_of_one_sequence_share_one_clip_decision():
         assert verdict.status is not LossStatus.FAIL, verdict
     torn = full * np.array([0.0, 1.0, 0.0, 1.0])
     assert judge(boundary, CandidateResult(value=value, gradient=torn), expected).status is LossStatus.FAIL
+
+
+def test_a_pass_is_withheld_where_wrong_gradients_are_inside_the_tolerance():
+    """In native 16-bit arithmetic, the intervals of some cases contain zero, or a gradient 10 % off."""
+    cases = [case for case in battery(seed=11, contract=FP16_NATIVE) if case.gradient_of]
+    passed = []
+    for case in cases:
+        expected = reference(case)
+        if expected.overflow or expected.gradient is None:
+            continue
+        result = CandidateResult(value=expected.value, gradient=expected.gradient.exact)
+        verdict = judge(case, result, expected)
+        if verdict.status is LossStatus.PASS:
+            passed.append(case.name)
+            for factor in (0.0, 0.9, 1.1):
+                wrong = CandidateResult(value=expected.value, gradient=factor * expected.gradient.exact)
+                assert judge(case, wrong, expected).status is not LossStatus.PASS, (case.name, factor)
+    assert passed
+
+
+def test_fp32_arithmetic_tells_these_gradients_apart():
+    for contract in (FP32, BF16_IO):
+        for case in battery(seed=11, contract=contract):
+            expected = reference(case)
+            if expected.gradient is not None and expected.gradient.exact.any():
+                assert not _wrong_gradients_inside(expected.gradient), case.name

@@ -31,6 +31,7 @@ def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[Los
             *other_cases.advantages(builder),
             *other_cases.aggregations(builder),
             *other_cases.weights(builder),
+            *other_cases.vocabulary(builder),
         ]
     return tuple(cases)
 

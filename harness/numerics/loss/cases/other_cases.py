@@ -61,6 +61,23 @@ def logits(build: CaseBuilder) -> Iterator[LossCase]:
         )
 
 
+def vocabulary(build: CaseBuilder) -> Iterator[LossCase]:
+    """Log-probabilities over the vocabulary of Qwen, with labels that need 17 bits."""
+    size, labels = 151_936, np.array([[65_536, 151_935]])
+    rng = build.rng("vocabulary")
+    yield build.case(
+        "logprob/vocabulary",
+        {
+            "logits": rng.normal(0.0, 3.0, (*labels.shape, size)),
+            "labels": labels,
+            "weights": np.array([[0.5, -0.5]]),
+            "response_mask": np.ones(labels.shape),
+        },
+        "logits",
+        {},
+    )
+
+
 def advantages(build: CaseBuilder) -> Iterator[LossCase]:
     """Groups of rewards: binary, real, far from zero, nearly equal, of different sizes, equal."""
     rng = build.rng("advantages")
@@ -90,9 +107,12 @@ def aggregations(build: CaseBuilder) -> Iterator[LossCase]:
     for name, mask, modes in (
         ("mixed", case_inputs.mask(rng, 8, 16), FOUR_MODES),
         ("empty-row", case_inputs.mask(rng, 8, 16, "edge"), FOUR_MODES),
+        ("one-token", np.ones((1, 1)), FOUR_MODES),
     ):
+        rows, tokens = mask.shape
         for mode in modes:
-            yield _aggregation(build, f"aggregation/{name}/{mode}", losses, mask, mode)
+            name_of = f"aggregation/{name}/{mode}"
+            yield _aggregation(build, name_of, losses[:rows, :tokens], mask, mode)
     empty = np.zeros((8, 16))
     yield _aggregation(build, "aggregation/all-masked", losses, empty, "token-mean")
     for mode in FOUR_MODES[1:]:

@@ -105,5 +105,8 @@ def production(build: CaseBuilder) -> Iterator[LossCase]:
     gspo_policy = partial(build.policy, shape=shape, row_means=PAPER_MEANS, capped=False)
     yield from build.policy("grpo-production", grpo, shape=shape, settings=PRODUCTION)
     yield from gspo_policy("gspo-production", gspo, settings={**PRODUCTION, **PAPER_CLIP})
+    # Sums over more tokens than any kernel reduces in one block, and many data-parallel ranks.
+    ranks = {**PRODUCTION, "dp_size": 16}
+    yield from build.policy("grpo-long", grpo, shape=(2, 8192), modes=TWO_MODES, settings=ranks)
     yield from build.policy("grpo-accumulated", grpo, shape=shape, modes=TWO_MODES, settings=scaled)
     yield from gspo_policy("gspo-accumulated", gspo, modes=GSPO_MODE, settings={**scaled, **PAPER_CLIP})
