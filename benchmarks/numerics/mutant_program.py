@@ -129,6 +129,16 @@ def traced(case: JudgedCase, folder: Path) -> tuple[JudgedCase, Kill | None]:
     return replace(case, lines=frozenset(lines)), found
 
 
+def false_alarms(torch: Any, objective: ReleaseObjective, seeds: range) -> Iterator[str]:
+    """What the check `update` finds wrong in unchanged verl with inputs of other seeds."""
+    for path in (worker.name for worker in actor_classes()):
+        for case in (replace(one, seed=seed) for seed in seeds for one in CASES):
+            outcome = judge_record(run_case(case, torch, "cpu", path), objective, case)
+            found = [f"{one.quantity}: {one.detail}" for one in outcome.wrong[:1]] or [outcome.error]
+            if any(found):
+                yield f"{case.name} ({path}), seed {case.seed}: {found[0]}"
+
+
 def find_code(module: CodeType, name: str) -> CodeType | None:
     """The code object of a function in the code of its file."""
     found: CodeType | None = module
@@ -221,6 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=3600.0, help="start no mutant after that many seconds"
     )
+    parser.add_argument("--seeds", type=int, default=0, help="first run this many seeds without a mutant")
     arguments = parser.parse_args(argv)
     sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
     torch = start_torch("cpu")

@@ -73,7 +73,7 @@ def why_equivalent(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> str:
 
 
 def run_release(
-    python: str, chosen: Sequence[Mutant], seconds: float
+    python: str, chosen: Sequence[Mutant], seconds: float, seeds: int
 ) -> Iterator[tuple[Mutant, Mapping[str, object]]]:
     """Run the checks on mutants with the interpreter of an environment."""
     with tempfile.TemporaryDirectory() as folder:
@@ -83,12 +83,13 @@ def run_release(
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
         command = [python, "-m", "benchmarks.numerics.mutant_program"]
         command += [f"--mutants={listed}", f"--out={results}", f"--seconds={seconds}"]
+        command.append(f"--seeds={seeds}")
         ended = subprocess.run(
             command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
         )
         if ended.returncode:
             raise SystemExit(f"the program in the cell failed: {ended.stderr[-2000:]}")
-        print(ended.stdout.splitlines()[-1] if ended.stdout else "")
+        print("\n".join(ended.stdout.splitlines()[-2:]))
         for line in results.read_text("utf-8").splitlines():
             entry = json.loads(line)
             yield Mutant(**entry["mutant"]), entry["kill"]
@@ -131,6 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--half", choices=HALVES, default="both")
     parser.add_argument("--function", default="", help="only mutants of functions whose name contains this")
     parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--seeds", type=int, default=0, help="also run this many seeds without a mutant")
     parser.add_argument("--json", type=Path, help="also write all verdicts to this file")
     arguments = parser.parse_args(argv)
     entries, kept, written = equivalents(), True, {}
@@ -142,7 +144,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             chosen = [one for one in chosen if one.is_looked_at == (arguments.half == "looked-at")]
         total = len(chosen)
         chosen = chosen[: arguments.sample or None]
-        found = [verdict(*one, entries) for one in run_release(python, chosen, arguments.seconds)]
+        found = [
+            verdict(*one, entries) for one in run_release(python, chosen, arguments.seconds, arguments.seeds)
+        ]
         _print(release, total, found, show=arguments.half != "counted")
         written[release] = [asdict(one) for one in found]
         kept = kept and score(found) >= GOAL

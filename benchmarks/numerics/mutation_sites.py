@@ -159,6 +159,12 @@ def _visited(body: list[ast.stmt], skipped: tuple[str, ...], reported: set[str])
             usual = statement.body if condition.startswith("not ") else statement.orelse
             yield from _visited(usual, skipped, reported)
             continue
+        if _is_of_other_feature(statement, skipped):
+            continue
+        if isinstance(statement, ast.If) and [type(one) for one in statement.orelse] == [ast.Raise]:
+            # The condition only refuses what is not supported.
+            yield from _visited(statement.body, skipped, reported)
+            continue
         yield statement
         if isinstance(statement, ast.If):
             yield from ast.walk(statement.test)
@@ -175,6 +181,15 @@ def _visited(body: list[ast.stmt], skipped: tuple[str, ...], reported: set[str])
             yield from _visited(statement.body, skipped, reported)
         else:
             yield from (node for node in ast.walk(statement) if node is not statement)
+
+
+def _is_of_other_feature(statement: ast.stmt, skipped: tuple[str, ...]) -> bool:
+    """Whether a variable is assigned that is named after the feature, or whose value depends on it."""
+    if not isinstance(statement, ast.Assign):
+        return False
+    value = statement.value
+    texts = [*_assigned(statement), ast.unparse(value.test) if isinstance(value, ast.IfExp) else ""]
+    return any(text in one for text in skipped for one in texts)
 
 
 def _is_guard(statement: ast.stmt) -> bool:

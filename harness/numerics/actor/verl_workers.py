@@ -8,6 +8,7 @@ has.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -290,6 +291,7 @@ def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:
             self.pad_to_length = False
             self.scaler = None
             self.ulysses_parallel_group = None
+            self.ulysses_sharding_manager = nullcontext()
             self.lr_scheduler = SimpleNamespace(step=lambda: None, get_last_lr=lambda: [0.0])
             self._qat_enabled = False
             self.mode = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import PROMPT
 from harness.numerics.loss.release_objectives import ReleaseObjective
-from harness.numerics.update.update_cases import CASES, PARAMETERS, ROWS, draw
+from harness.numerics.update.update_cases import CASES, PARAMETERS, ROWS, UpdateCase, draw
 from harness.numerics.update.update_faults import UPDATE_FAULTS
 from harness.numerics.update.update_intervals import (
     AdamW,
@@ -27,9 +27,12 @@ MAX_WRONG = 20
 HUGE = 1e300
 
 
-def judge_record(record: UpdateRecord, objective: ReleaseObjective) -> UpdateOutcome:
-    """The outcome of one recorded run."""
-    comparison = _Comparison(record, objective)
+def judge_record(
+    record: UpdateRecord, objective: ReleaseObjective, case: UpdateCase | None = None
+) -> UpdateOutcome:
+    """The outcome of one recorded run. case: the one that was run, by default the one of that name."""
+    case = case or next(one for one in CASES if one.name == record.case)
+    comparison = _Comparison(record, objective, case)
     if not record.error:
         comparison.compare()
     return UpdateOutcome(
@@ -72,14 +75,15 @@ def judge_faults(
 class _Comparison:
     record: UpdateRecord
     objective: ReleaseObjective
+    case: UpdateCase
     wrong: list[WrongQuantity] = field(default_factory=list)
     judged: int = 0
     worst: float = 0.0
 
     def compare(self) -> None:
         """Compare everything; the first wrong quantity is the first in `wrong`."""
-        case = next(case for case in CASES if case.name == self.record.case)
-        self.case, self.inputs = case, draw(case)
+        case = self.case
+        self.inputs = draw(case)
         self.reference = UpdateReference(
             case=case, inputs=self.inputs, path=self.record.path, objective=self.objective
         )
@@ -120,7 +124,7 @@ class _Comparison:
     ) -> dict[str, Any] | None:
         """Compare one optimizer step; returns the recorded parameters after it, None if some are missing."""
         update = self.case.update
-        if self.record.find("loss", step) is not None and self.record.find("parameter head", step) is None:
+        if self.record.find("loss", step, 0) is not None and self.record.find("parameter head", step) is None:
             self._report("parameter", step, BEFORE, "the optimizer made no step")
             return None
         gradients = []

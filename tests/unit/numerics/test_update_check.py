@@ -31,6 +31,7 @@ RECORDS = {
 }
 LEGACY = RECORDS["0.6.1", "dr-grpo"]
 ENGINE = RECORDS["0.9.1", "grpo"]
+DYNAMIC = RECORDS["0.9.1", "dynamic-packed"]
 
 
 def judged(record: UpdateRecord, version: str = "0.9.1"):
@@ -102,7 +103,7 @@ def test_a_penalty_in_the_rewards_with_the_wrong_sign_is_named():
     assert "apply_kl_penalty" in wrong[0].place
 
 
-@pytest.mark.parametrize("name", ["advantages", "policy_loss", "logits_gradient", "parameter head", "loss"])
+@pytest.mark.parametrize("name", ["advantages", "policy_loss", "logits_gradient", "gradient head", "loss"])
 def test_a_quantity_that_was_not_computed_is_named(name):
     first = judged(changed(ENGINE, name, None)).wrong[0]
     assert (first.quantity, first.detail) == (name, "it was not computed")
@@ -145,6 +146,41 @@ def test_a_step_that_was_not_made_is_wrong():
     quantities = tuple(one for one in ENGINE.quantities if one.step < 1)
     wrong = judged(replace(ENGINE, quantities=quantities)).wrong
     assert wrong[0].where.startswith("step 2")
+
+
+def swapped_rows(record: UpdateRecord, name: str) -> UpdateRecord:
+    """The record with two tokens of different rows exchanged in the first micro-batch."""
+
+    def change(values):
+        values.flat[[0, -1]] = values.flat[[-1, 0]]
+        return values
+
+    return changed(record, name, change, step=0)
+
+
+def test_dynamic_micro_batches_are_rows_of_the_mini_batch():
+    assert judged(DYNAMIC).wrong == ()
+    first = judged(swapped_rows(DYNAMIC, "input_ids")).wrong[0]
+    assert first.quantity == "input_ids"
+    assert "not made of rows" in first.detail
+
+    last = max(one.micro for one in DYNAMIC.quantities if one.step == 0)
+    lost = tuple(one for one in DYNAMIC.quantities if (one.step, one.micro) != (0, last))
+    first = judged(replace(DYNAMIC, quantities=lost)).wrong[0]
+    assert (first.quantity, first.where) == ("input_ids", f"step 1, micro-batch {last + 1}")
+    assert "are in no micro-batch" in first.detail
+
+
+def test_a_step_that_the_optimizer_does_not_make_is_named():
+    first = judged(changed(ENGINE, "parameter head", None)).wrong[0]
+    assert (first.quantity, first.detail) == ("parameter", "the optimizer made no step")
+
+
+@pytest.mark.parametrize("name", ["rollout_is_weights", "corrected_mask"])
+def test_wrong_rollout_weights_are_the_first_that_is_named(name):
+    first = judged(changed(DYNAMIC, name, lambda values: values * 1.01)).wrong[0]
+    assert first.quantity == name
+    assert "compute_rollout_correction_weights" in first.place
 
 
 def test_the_reference_agrees_with_differences_of_its_own_loss():
