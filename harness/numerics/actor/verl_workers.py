@@ -79,7 +79,10 @@ def _has(module: str) -> bool:
 
 
 def use_unpadding_of_cpu() -> None:
-    """On CPUs, verl uses its functions for NPUs, which are plain torch: some releases have none for CPUs."""
+    """On CPUs, verl uses its functions for NPUs, which are plain torch: some releases have none for CPUs.
+    Older releases take them from flash-attn only."""
+    if not _has("verl.utils.attention_utils"):
+        return
     attention: Any = import_module("verl.utils.attention_utils")
     if hasattr(attention, "_fallback_unpad_input"):
         return
