@@ -16,14 +16,14 @@ from harness.verdict.verdict import judge_outcome
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 
-#: Functions of which both or one of the releases has mutants, and how many of each are tried.
+#: The first ten of these that a release has are tried.
 FUNCTIONS = (
     "compute_grpo_outcome_advantage",
     "agg_loss",
     "compute_policy_loss_vanilla",
     "compute_policy_loss_gspo",
     "kl_penalty_forward",
-    "apply_kl_penalty",
+    "compute_rollout_correction_and_rejection_mask",
     "entropy_from_logits",
     "masked_sum",
     "update_policy",
@@ -35,10 +35,10 @@ OPERATORS = ("sign", "axis")
 
 
 def sample(folder: Path) -> list[Mutant]:
-    """Ten mutants that change a sign or an axis, each of another function if possible."""
+    """Ten mutants that change a sign or an axis, each of another function."""
     found = [one for one in all_mutants(folder) if one.operator in OPERATORS]
     of_each = {name: [one for one in found if one.function.rpartition(".")[2] == name] for name in FUNCTIONS}
-    firsts = [one for mutants in of_each.values() for one in mutants[:2]]
+    firsts = [one for mutants in of_each.values() for one in mutants[:1]]
     return firsts[:10]
 
 
