@@ -163,8 +163,8 @@ def reference_bands(runs: Sequence[Series], rule: Rule) -> ReferenceBands:
         return measured
     before, after = measured.detectable(len(converted)), measured.detectable(len(usable))
     loss = (
-        f"{len(usable)} of {len(converted)} reference runs are left: a fault is found in 4 of 5 cases if it shifts "
-        f"a statistic by {after:.1f} between-run standard deviations, with all of them by {before:.1f}"
+        f"{len(usable)} of {len(converted)} reference runs are left: a fault is found in 4 of 5 cases if it "
+        f"shifts a statistic by {after:.1f} between-run standard deviations, with all of them by {before:.1f}"
     )
     return replace(measured, notes=(*measured.notes, loss))
 

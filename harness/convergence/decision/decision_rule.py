@@ -146,8 +146,8 @@ class Rule:
     accept_early, learned_share: with `accept_early`, a run can PASS at a look before the last one if the
         reference's reward has reached `learned_share` of its rise by then. The decision then says that later
         steps were not judged.
-    core: series without which nothing is decided, in reference and candidate: without them, a doubled gradient
-        or a wrong sampling temperature would pass as long as the reward rises.
+    core: series without which nothing is decided, in reference and candidate: without them, a doubled
+        gradient or a wrong sampling temperature would pass as long as the reward rises.
     reward, reward_floor, features: the series that must rise, its floor (see `Feature`), the other series.
     """
 
