@@ -124,9 +124,6 @@ class _Comparison:
     ) -> dict[str, Any] | None:
         """Compare one optimizer step; returns the recorded parameters after it, None if some are missing."""
         update = self.case.update
-        if self.record.find("loss", step, 0) is not None and self.record.find("parameter head", step) is None:
-            self._report("parameter", step, BEFORE, "the optimizer made no step")
-            return None
         gradients = []
         batches = self._micro_batches(step)
         if batches is None:
@@ -136,6 +133,9 @@ class _Comparison:
             if gradient is None:
                 return None
             gradients.append((gradient, rows))
+        if self.record.find("parameter head", step) is None:
+            self._report("parameter", step, BEFORE, "the optimizer made no step")
+            return None
         if self.record.find("loss", step, len(batches)) is not None:
             self._report("loss", step, len(batches), "there is one micro-batch too many")
         expected = parameter_gradients(gradients, self.reference, parameters)

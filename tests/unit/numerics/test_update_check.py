@@ -174,6 +174,9 @@ def test_dynamic_micro_batches_are_rows_of_the_mini_batch():
 def test_a_step_that_the_optimizer_does_not_make_is_named():
     first = judged(changed(ENGINE, "parameter head", None)).wrong[0]
     assert (first.quantity, first.detail) == ("parameter", "the optimizer made no step")
+    # A step is also left out if a gradient is not finite; then what made it so is the first.
+    spoilt = changed(changed(ENGINE, "parameter head", None), "policy_loss", lambda values: values * np.nan)
+    assert judged(spoilt).wrong[0].quantity == "policy_loss"
 
 
 @pytest.mark.parametrize("name", ["rollout_is_weights", "corrected_mask"])
