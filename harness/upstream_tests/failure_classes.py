@@ -23,6 +23,9 @@ _REFUSED = re.compile(
     r"\berror code is \d+|\bE[A-Z]\d{4,5}\b|\bERR\d{5}\b|call acl api failed|aclnn\w+ failed"
 )
 
+#: What torch_npu says of a function that the simulated CANN libraries do not have.
+_ABSENT = re.compile(r"\baclnn\w+ not in libopapi|Failed to find function \w+")
+
 _VARYING = (
     (re.compile(r"0x[0-9a-f]+"), "0x..."),
     (re.compile(r"(?:/[\w.+@-]+){2,}/?"), "/..."),
@@ -41,7 +44,7 @@ def failure_class(test: TestResult, *, simulated: bool) -> FailureClass:
 
 def message_class(message: str, detail: str, *, simulated: bool) -> FailureClass:
     """Why a test or a file failed, by its message and the end of its traceback."""
-    if simulated and unsimulated_operators(f"{message}\n{detail}"):
+    if simulated and (unsimulated_operators(f"{message}\n{detail}") or _ABSENT.search(message)):
         return FailureClass.NOT_SIMULATED
     if _ENVIRONMENT.search(message):
         return FailureClass.ENVIRONMENT
