@@ -17,7 +17,9 @@ _NO_HALF = re.compile(
     r"not implemented for '(?:Half|BFloat16|ComplexHalf)'|Unsupported dtype (?:Half|BFloat16)"
     r"|Low precision dtypes not supported|(?:Half|BFloat16).*not supported|not supported.*(?:Half|BFloat16)"
 )
-_NEEDS_LONG = re.compile(r"expected scalar type Long but found Int|should be .*Long.*Int|must be Long.*Int")
+_NEEDS_LONG = re.compile(
+    r"expected scalar type Long but found Int|expected target dtype to be Long\b.*got Int"
+)
 _CANNOT_GROW = "storage that is not resizable"
 
 Compute = Callable[..., Any]

@@ -42,7 +42,9 @@ def main(arguments: Sequence[str]) -> int:
             "OMP_NUM_THREADS": "1",
             "TASK_QUEUE_ENABLE": "0",
         }
-        return subprocess.run([python, *_PROBE, str(out)], env=environment, check=False).returncode
+        # Some operators of torch_npu write files into the working directory.
+        command = [python, *_PROBE, str(out.resolve())]
+        return subprocess.run(command, env=environment, cwd=folder, check=False).returncode
 
 
 if __name__ == "__main__":
