@@ -35,6 +35,7 @@ MAX_JOBS = 16
 MAX_SCRIPTS = 2_000
 #: Shorter names of variables are not compared.
 MISSPELT_LETTERS = 5
+MAX_MISSPELT = 10
 #: A command whose first word is an override: the line before it does not go on.
 CUT_OFF = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.[\w@/-]+)+=.*|\+{1,2}[A-Za-z_][\w.@/-]*=.*", re.DOTALL)
 WINDOWS_LINE_ENDS = (
@@ -161,7 +162,8 @@ def _torn_assignments(commands: Sequence[Command]) -> Iterator[ScriptNote]:
 def _misspelt_variables(evaluator: Evaluator) -> Iterator[ScriptNote]:
     """Variables that nothing sets, spelt almost like one that the script sets."""
     words = [word for command in evaluator.commands for word in command.arguments]
-    for name, word in {word.unknown: word for word in words if word.unknown.isidentifier()}.items():
+    given = {word.unknown: word for word in words if word.unknown.isidentifier()}
+    for name, word in list(given.items())[:MAX_MISSPELT]:
         near = nearest_word(name, evaluator.assigned_names) if name not in evaluator.assigned_names else ""
         # Such as MODEL_PATH and MODEL_PATHS, NNODES and NODES: both can be meant.
         is_swapped = near and sorted(near) == sorted(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from harness.compat.lint.compared_texts import compared_texts
@@ -73,3 +75,18 @@ def test_a_slip_is_told(text: str, said: str) -> None:
 )
 def test_what_is_no_slip_is_not_told(text: str) -> None:
     assert notes(text) == []
+
+
+def test_expressions_that_take_too_long_are_not_known() -> None:
+    conditions = "[[ $A =~ a*a*b ]] && echo x\n" * 300
+    started = time.process_time()
+    assert len(parse_script(f"A={'a' * 1_400}\n{conditions}python3 -m a.b x=1\n").jobs) == 1
+    assert time.process_time() - started < 2
+
+
+def test_many_unknown_names_are_compared_in_bounded_time() -> None:
+    names = "".join(f"VARIABLE_{number}=1\n" for number in range(1_000))
+    words = " ".join(f"x{number}=$VARAIBLE_{number}" for number in range(300))
+    started = time.process_time()
+    assert len(parse_script(f"{names}python3 -m a.b {words}\n").jobs) == 1
+    assert time.process_time() - started < 2

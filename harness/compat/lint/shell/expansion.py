@@ -52,6 +52,8 @@ MAX_FIELDS = 20_000
 MAX_NESTING = 60
 #: Texts that are parsed as arithmetic, each by a process.
 MAX_EXPRESSIONS = 20
+#: Matches of regular expressions.
+MAX_MATCHES = 100
 
 
 class UnusableExpansionError(Exception):
@@ -80,6 +82,7 @@ class Expander:
         self._substitute = substitute
         self._expressions = expressions
         self._depth = 0
+        self._matches = 0
 
     def text(self, word: SyntaxNode | None, world: World) -> Expansion:
         """The value of a word that is not split, as in an assignment. Only a run knows what `~` means."""
@@ -165,7 +168,9 @@ class Expander:
     def matches_expression(self, pattern: SyntaxNode | None, value: Expansion, world: World) -> bool | None:
         """Whether a regular expression matches; None if it is not known. `$BASH_REMATCH` has its groups."""
         pieces, unknown = self._pieces(pattern, world)
-        found = None if unknown or value.unknown else match_groups(pieces, value.text)
+        self._matches += 1
+        is_open = unknown or value.unknown or self._matches > MAX_MATCHES
+        found = None if is_open else match_groups(pieces, value.text)
         where = pattern.location if pattern is not None else Location("")
         name = "BASH_REMATCH"
         if isinstance(found, tuple):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-#: Steps that a match may take at most: the length of the text for each repetition in the pattern.
-MAX_WORK = 2_000_000
+#: Steps that a match may take at most: the length of the text for each repetition in the pattern, and for each
+#: place where a match can begin.
+MAX_WORK = 200_000
+MAX_PATTERN = 500
 _CLASS = re.compile(r"\[\^?\]?(?:\[:\w+:\]|[^\]])*\]")
 _NAMED_CLASS = re.compile(r"\[:(\w+):\]")
 _NAMED = {
@@ -32,7 +34,11 @@ def match_groups(pieces: Sequence[tuple[str, bool]], text: str) -> tuple[str, ..
     pattern = "".join(re.escape(part) if quoted else _for_python(part) for part, quoted in pieces)
     written = "".join(part for part, quoted in pieces if not quoted)
     repeated = len(_REPEATED.findall(_CLASS.sub("x", written)))
-    if max(len(text), 2) ** max(repeated, 1) > MAX_WORK or re.search(r"\)[*+?{]", written):
+    if (
+        len(pattern) > MAX_PATTERN
+        or max(len(text), 2) ** (repeated + 1) > MAX_WORK
+        or re.search(r"\)[*+?{]", written)
+    ):
         return None
     try:
         found = re.search(pattern, text)
