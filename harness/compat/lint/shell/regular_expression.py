@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-#: Steps that a match may take at most: the length of the text for each repetition in the pattern, and for each
-#: place where a match can begin.
+#: Steps that a match may take at most: the length of the text for each repetition in the pattern, and for
+#: each place where a match can begin.
 MAX_WORK = 200_000
 MAX_PATTERN = 500
 _CLASS = re.compile(r"\[\^?\]?(?:\[:\w+:\]|[^\]])*\]")
