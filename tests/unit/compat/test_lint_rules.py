@@ -197,6 +197,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={"actor_rollout_ref.rollout.val_kwargs.top_p": 1.5}),
         change(o={"actor_rollout_ref.rollout.val_kwargs.top_p": 0.7}),
     ),
+    "HOST-CARDS": (change(o={"trainer.nnodes": 2}), change(o={"trainer.nnodes": 1})),
+    "ROLLOUT-WORLD": (
+        change(o={R + "tensor_model_parallel_size": 4, R + "data_parallel_size": 8}),
+        change(o={R + "data_parallel_size": 2}),
+    ),
     "GPUS-MISMATCH": (change(e={"GPUS_PER_NODE": "16"}), change(o={"trainer.n_gpus_per_node": 16})),
     "TESTFREQ": (
         change(o={"data.train_files": "/d/t.parquet", "data.val_files": "/d/t.parquet"}),
