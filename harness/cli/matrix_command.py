@@ -114,6 +114,34 @@ def drift(settings: Settings, as_json: bool) -> None:
     click.echo(f"{len(found)} contradictions between {len(open_matrix(settings).published)} published tables")
 
 
+@command.command(
+    "rows",
+    epilog="\b\nExamples:\n  npu-matrix matrix rows\n  npu-matrix matrix rows --json | jq '.rows[].stack'",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.rows).")
+@click.pass_obj
+def rows(settings: Settings, as_json: bool) -> None:
+    """Show what is known of each stack: patches, static checks, lock, numerics, twin, recipe.
+
+    The table is Markdown. Below it stand the checks of each square, the versions in which its cell differs
+    from the stack, the command that runs it again, and what the twin leaves out. Nothing is run: stored
+    outcomes of the current keys are read.
+    """
+    from harness.workspace.open_ledger import open_ledger
+    from harness.workspace.results.row_table import read_rows, row_lines
+
+    with open_ledger(settings) as ledger:
+        found = read_rows(settings, ledger)
+    if as_json:
+        report = {
+            "schema": {"name": "npu-matrix.rows", "version": 1},
+            "rows": json_object({"rows": found})["rows"],
+        }
+        click.echo(json.dumps(report, indent=2))
+        return
+    click.echo("\n".join(row_lines(found)))
+
+
 command.add_command(follow)
 command.add_command(migrations)
 command.add_command(retire)

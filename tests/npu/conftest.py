@@ -1,6 +1,6 @@
 """Fixtures of the tests that run inside a cell. They also use the pytest plugin for users.
 
-The package harness must be importable there: python -m pytest tests/npu --npu-device npu:0
+The package harness must be importable there: python -m pytest tests/npu --device sim
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from harness.fixtures import device_option
+
 pytest_plugins = ["harness.fixtures.plugin"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    device_option.add_option(parser)
+
+
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    device_option.use_device(config)
+
 
 # Schemas of vllm-ascend 0.18.0, to test the references in cells without its extension.
 ENGINE_SCHEMAS = (
