@@ -42,6 +42,8 @@ SECTIONS = {
         "upstream-sources",
         "upstream-tests",
         "gate-patch-pr",
+        "rows",
+        "tests-in-a-cell",
         "read-report",
         "status-page",
         "read-red-numerics",
