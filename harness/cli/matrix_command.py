@@ -121,9 +121,9 @@ def drift(settings: Settings, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.rows).")
 @click.pass_obj
 def rows(settings: Settings, as_json: bool) -> None:
-    """Show what is known of each stack: patches, static checks, lock, numerics, twin, recipe.
+    """Show what is known of each stack.
 
-    The table is Markdown. Below it stand the checks of each square, the versions in which its cell differs
+    The table has its patches, static checks, lock, numerics, twin and recipe, as Markdown. Below it stand the checks of each square, the versions in which its cell differs
     from the stack, the command that runs it again, and what the twin leaves out. Nothing is run: stored
     outcomes of the current keys are read.
     """
