@@ -123,9 +123,9 @@ def drift(settings: Settings, as_json: bool) -> None:
 def rows(settings: Settings, as_json: bool) -> None:
     """Show what is known of each stack.
 
-    The table has its patches, static checks, lock, numerics, twin and recipe, as Markdown. Below it stand the checks of each square, the versions in which its cell differs
-    from the stack, the command that runs it again, and what the twin leaves out. Nothing is run: stored
-    outcomes of the current keys are read.
+    The table has its patches, static checks, lock, numerics, twin and recipe, as Markdown. Below it stand
+    the checks of each square, the versions in which its cell differs from the stack, the command that runs
+    it again, and what the twin leaves out. Nothing is run: stored outcomes of the current keys are read.
     """
     from harness.workspace.open_ledger import open_ledger
     from harness.workspace.results.row_table import read_rows, row_lines
