@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import device_option
 import pytest
-
-from harness.fixtures import device_option
 
 pytest_plugins = ["harness.fixtures.plugin"]
 
