@@ -186,6 +186,7 @@ def test_checks_read_the_package_through_the_data_helpers(nodes):
     assert users <= {
         "harness.builds.cell.cell_command",
         "harness.builds.cell.cell_probe",
+        "harness.builds.cell.found_environment",
         "harness.code_graph.reachable_code",
         "harness.code_graph.stored_facts",
         "harness.package",

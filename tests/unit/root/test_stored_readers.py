@@ -261,6 +261,8 @@ READERS: dict[str, Probe | str] = {
     "workspace/planning/covering_plan.py:_earlier": WRITTEN_BY_USERS,
     "workspace/planning/revision_comparison.py:_expectations_there": PROCESS,
     "workspace/planning/revision_comparison.py:_planned_there": PROCESS,
+    "devices/sim/probing/refusal_probe.py:main": PROCESS,
+    "devices/sim/refusals/refusal_table.py:refusal_table": SHIPPED,
     "devices/stand_in/enter_host.py:mount_host": PROCESS,
     "workspace/execution/rehearsal.py:read_report": PROCESS,
     "workspace/adoption/pinned_versions.py:_always_required": WRITTEN_BY_USERS,
@@ -273,7 +275,6 @@ READERS: dict[str, Probe | str] = {
     ),
     "upstream_tests/suite_check.py:_store": SAME_TASK,
     "upstream_tests/suite_check.py:_suites": "facets of the plan, which the key names",
-    "verdict/known_failures.py:_lines_of": COMMITTED,
     "verdict/known_failures.py:_load": COMMITTED,
 }
 PROBES = {name: entry for name, entry in READERS.items() if isinstance(entry, Probe)}
