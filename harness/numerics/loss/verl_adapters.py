@@ -27,6 +27,8 @@ from harness.numerics.loss.loss_measurements import SourceFile
 from harness.numerics.loss.trainer_functions import TrainerFunctions, advantage_step
 from harness.numerics.loss.verl_configuration import CONFIGURATIONS, verl_configuration
 
+#: verl uses it only where clip_ratio_low and clip_ratio_high are None; the cases set both.
+_REPLACED_CLIP_RATIO = 0.5
 IO_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
 #: Input of the case -> torch tensor on the device.
@@ -109,7 +111,7 @@ class VerlCandidate:
         if "cliprange" in inspect.signature(policy_loss).parameters:
             loss = policy_loss(
                 **arguments,
-                cliprange=case.settings["clip_ratio_low"],
+                cliprange=_REPLACED_CLIP_RATIO,
                 cliprange_low=case.settings["clip_ratio_low"],
                 cliprange_high=case.settings["clip_ratio_high"],
                 clip_ratio_c=case.settings["clip_ratio_c"],
@@ -126,7 +128,7 @@ class VerlCandidate:
             "rollout_n": 4,
             "ppo_mini_batch_size": 8,
             "ppo_micro_batch_size_per_gpu": 8,
-            "clip_ratio": settings["clip_ratio_low"],
+            "clip_ratio": _REPLACED_CLIP_RATIO,
             "clip_ratio_low": settings["clip_ratio_low"],
             "clip_ratio_high": settings["clip_ratio_high"],
             "clip_ratio_c": settings["clip_ratio_c"],

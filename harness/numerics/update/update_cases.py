@@ -31,7 +31,7 @@ WEIGHT_LIMIT = 2.0
 DRIFTS = (-2.4, -0.3, -0.1, 0.05, 0.12, 0.5, 2.2)
 """Log-ratios between old and new policy: inside and outside of the clip ranges, also of the dual clip."""
 
-SETTINGS = UpdateSettings(clip_ratio_low=0.2, clip_ratio_high=0.28, lr=5e-3)
+SETTINGS = UpdateSettings(clip_ratio=0.5, clip_ratio_low=0.2, clip_ratio_high=0.28, lr=5e-3)
 NO_EXTRAS = replace(SETTINGS, entropy_coeff=0.0, use_kl_loss=False)
 
 
