@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ def parse_yaml(text: str, file: Path | str) -> Document:
     try:
         reader.read(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
+        if "nesting" in (error.problem or ""):
+            _refuse_nesting(file, text)
         raise InputError.of(
             [*reader.problems[: MAX_PROBLEMS - 1], _syntax_problem(file, text, error)]
         ) from error
@@ -92,6 +95,18 @@ def parse_yaml(text: str, file: Path | str) -> Document:
         keys=reader.keys,
         problems=tuple(reader.problems[:MAX_PROBLEMS]),
     )
+
+
+def _refuse_nesting(file: Path | str, text: str) -> None:
+    """Raise the InputError of this module for a text that libyaml refuses because of its depth.
+
+    From 0.2.6 on libyaml has a limit of its own, far above `MAX_DEPTH`. To see whether a bracket starts a key
+    it scans ahead, and thus stops before it has reported the level that is one too deep. The parser in Python
+    has no limit.
+    """
+    # Whatever else is wrong, the caller reports the error of libyaml.
+    with suppress(yaml.MarkedYAMLError):
+        _EventReader(file).read(yaml.parse(text, Loader=yaml.BaseLoader))
 
 
 def _read_text(path: Path) -> str:

@@ -98,6 +98,8 @@ def test_duplicate_keys_are_all_reported() -> None:
         ("a: b: c", "1:5", "not YAML"),
         ("[" * 100_000, "1:41", "nested"),
         ("- " * 5_000, "1:81", "nested"),
+        ("a: 1\nb:\n  - " + "[" * 2_000 + "]" * 2_000, "3:43", "nested"),
+        ("{a: " * 2_000, "1:161", "nested"),
     ],
 )
 def test_what_cannot_be_read_is_located(text: str, where: str, what: str) -> None:
