@@ -16,13 +16,12 @@ from harness.errors import NothingSelectedError
 from harness.measurements import read_shape
 from harness.numerics.loss.cases.loss_case import LossCase, read_npz, write_npz
 from harness.numerics.loss.loss_measurements import UNCALLABLE, LossProgramFacts
-from harness.package import IMPORT_ROOT
 from harness.serialisation import to_json
 
 FORMAT = "npu-matrix-loss-results/1"
 LONGEST_MESSAGE = 400
-ADAPTERS = IMPORT_ROOT / "harness" / "numerics"
-"""The folder of the code that calls verl. An exception raised there is about the call, not about verl."""
+ADAPTERS = "harness.numerics"
+"""The package of the code that calls verl. An exception raised there is about the call, not about verl."""
 
 
 class UnsupportedCaseError(Exception):
@@ -74,8 +73,10 @@ def evaluate_one(candidate: Candidate, case: LossCase) -> CandidateResult:
 
 def _raised(error: Exception) -> str:
     """How the reason of an exception starts."""
-    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
-    return UNCALLABLE if Path(innermost).is_relative_to(ADAPTERS) else "raised "
+    *_callers, (innermost, _line) = traceback.walk_tb(error.__traceback__)
+    # A module that is run as a program has the name __main__, but keeps its package.
+    package = innermost.f_globals.get("__package__") or ""
+    return UNCALLABLE if f"{package}.".startswith(f"{ADAPTERS}.") else "raised "
 
 
 def _checked(result: object) -> CandidateResult:

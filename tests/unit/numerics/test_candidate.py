@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from harness.numerics.loss.candidate import (
 )
 from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.judge_case import judge
-from harness.numerics.loss.loss_measurements import LossStatus
+from harness.numerics.loss.loss_measurements import UNCALLABLE, LossStatus
 
 
 def raises(case):
@@ -88,3 +90,28 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     np.savez(tmp_path / "other.npz", a=np.ones(3))
     with pytest.raises(InputError, match="npz file cannot be read"):
         load_results(tmp_path / "other.npz")
+
+
+def test_an_exception_of_the_code_that_calls_verl_is_told_from_one_of_verl() -> None:
+    (case,) = battery(seed=1)[:1]
+    reasons = {}
+    # A program has the name __main__ and keeps its package; code that exec runs may have neither.
+    for package in (
+        "harness.numerics.loss",
+        "harness.numerics",
+        "harness.numericsx",
+        "verl.trainer.ppo",
+        None,
+    ):
+        module: dict[str, Any] = {"__name__": "__main__", "__package__": package}
+        exec("def candidate(case):\n    raise TypeError('loss() takes 3 arguments')", module)  # noqa: S102
+        reasons[package] = evaluate(module["candidate"], [case])[case.name].error
+    told = "TypeError: loss() takes 3 arguments"
+    called, raised = f"{UNCALLABLE}{told}", f"raised {told}"
+    assert reasons == {
+        "harness.numerics.loss": called,
+        "harness.numerics": called,
+        "harness.numericsx": raised,
+        "verl.trainer.ppo": raised,
+        None: raised,
+    }

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.devices.sim.runtime_build.runtime_library import build_dry_runtime
-from harness.package import data_folder
+from harness.package import IMPORT_ROOT, data_folder
 
 _PLACES = (
     "import importlib.metadata as m, sysconfig; print(sysconfig.get_path('purelib'), m.version('torch-npu'))"
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": str(runtime),
-            "PYTHONPATH": str(Path(__file__).resolve().parents[4]),
+            "PYTHONPATH": str(IMPORT_ROOT),
             "OMP_NUM_THREADS": "1",
             "TASK_QUEUE_ENABLE": "0",
         }
