@@ -87,7 +87,9 @@ def _finding(
         why=f"{place} raises {error.type}; this rests on {values}"
         if values
         else f"{place} raises {error.type}",
-        fix=f"change {' or '.join(keys)}" if keys else "read the line of verl that raises the error",
+        fix=f"change the value of {' or '.join(keys)}"
+        if keys
+        else "read the line of verl that raises the error",
         source=place,
         recipe=job.name,
         changes=_value_changes(error, settings, configuration),
