@@ -104,7 +104,7 @@ def test_an_exception_of_the_code_that_calls_verl_is_told_from_one_of_verl() -> 
         None,
     ):
         module: dict[str, Any] = {"__name__": "__main__", "__package__": package}
-        exec("def candidate(case):\n    raise TypeError('loss() takes 3 arguments')", module)  # noqa: S102
+        exec("def candidate(case):\n    raise TypeError('loss() takes 3 arguments')", module)
         reasons[package] = evaluate(module["candidate"], [case])[case.name].error
     told = "TypeError: loss() takes 3 arguments"
     called, raised = f"{UNCALLABLE}{told}", f"raised {told}"
