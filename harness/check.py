@@ -104,7 +104,8 @@ class Check(Generic[M]):
     holds: returns why a stored outcome can no longer be an input (its environment was deleted), or "".
     holds_fully: like `holds`, but reads everything, which takes longer; None: `holds` does.
     altered: returns why a stored outcome no longer describes what exists (a file of its environment was
-        edited), or "". If that was deleted, the outcome is still right, and the result is "". None: never.
+        edited, a tag was moved), or "". If that was deleted, the outcome is still right, and it returns "".
+        None: never.
     """
 
     name: str

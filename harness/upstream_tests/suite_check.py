@@ -378,10 +378,13 @@ def _applies_on_cpu(facets: Mapping[str, Any]) -> str:
 
 
 def _holds(measured: SuitesMeasured, _outcome: Outcome) -> str:
-    """Suites without a mirror are tried again; a tag may name another commit than it did."""
+    """Suites without a mirror are tried again."""
     waiting = [one.name for one in measured.suites if one.not_run]
-    if waiting:
-        return f"the tests of {waiting[0]} were not here"
+    return f"the tests of {waiting[0]} were not here" if waiting else ""
+
+
+def _altered(measured: SuitesMeasured, _outcome: Outcome) -> str:
+    """A tag may name another commit than it did: then other tests are those of the cell."""
     return next((why for one in measured.suites if one.tag and (why := moved(one.tag))), "")
 
 
@@ -405,6 +408,7 @@ SUITE_CHECKS: tuple[Check, ...] = (
         expected_s=1800.0,
         applies=_applies_on_device,
         holds=_holds,
+        altered=_altered,
     ),
     Check(
         name=ON_CPU,
@@ -420,5 +424,6 @@ SUITE_CHECKS: tuple[Check, ...] = (
         expected_s=600.0,
         applies=_applies_on_cpu,
         holds=_holds,
+        altered=_altered,
     ),
 )

@@ -1,6 +1,6 @@
 """Whatever a check judged is changed after the check was green. No check may then be green by its stored outcome.
 
-The checks are those of the default profile in the registry. Each declares what it depends on: facets, other checks,
+The checks are those of the default profile in the registry, and those of upstreams' test suites. Each declares what it depends on: facets, other checks,
 releases, an environment. For each kind of dependency this module has changes of the world, and a test fails for a
 check with a dependency that has none.
 """
@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 from altered_files import ALTERED, edit_unseen, in_packages, standard_library
-from small_world import TORCH, World, hunted_checks, in_cell, small_world
+from small_world import TORCH, World, hunted_checks, in_cell, small_world, stand_in
 
 from harness.check import Check
 from harness.ledger.store import Ledger
@@ -30,6 +30,7 @@ from harness.plan.keys.key import key_changes, question_digest
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.task import Plan
 from harness.settings import load_settings
+from harness.upstream_tests.suite_check import SUITE_CHECK_NAMES
 from harness.workspace.planning import open_plan as open_plan_module
 from harness.workspace.planning.open_plan import open_plan
 
@@ -105,6 +106,7 @@ EDITS = (
     Edit(facet="platform", before="python: host", after="python: 3.9"),
     Edit(facet="recipe", before="trainer.nnodes: 1", after="trainer.nnodes: 2"),
     Edit(facet="recipe", before="cards: 1", after="cards: 2"),
+    Edit(facet="suites", before="paths: [tests/npu]", after="paths: [tests/other]"),
     Edit(facet="torch_npu", before="torch_npu: 2.13.0", after="torch_npu: 2.12.0"),
     Edit(facet="verl_tree", before="verl: 0.9.1", after="verl: 0.9.0"),
     Edit(facet="versions", before="cann: 8.5.0", after="cann: 8.3.RC1"),
@@ -125,21 +127,25 @@ def test_every_check_that_others_need_is_measured_with_another_result() -> None:
 
 
 def test_every_check_that_describes_files_of_this_host_has_them_altered() -> None:
-    assert {check.name for check in all_checks() if check.altered} == {"environment"}
+    """Those of test suites describe what a tag of a clone names."""
+    altered = {check.name for check in all_checks() if check.altered}
+    assert altered == {"environment"} | SUITE_CHECK_NAMES
 
 
 def test_every_check_that_waits_for_something_is_asked_again_when_it_is_there() -> None:
     """They are for outcomes that are not green, except that an environment may be gone."""
     waits = {check.name for check in all_checks() if check.holds is not no_reason}
-    assert waits == {"resolve", "lint", "patches", "npu-ops", "api", "environment"}
+    assert waits == {"resolve", "lint", "patches", "npu-ops", "api", "environment"} | SUITE_CHECK_NAMES
 
 
 def test_what_a_stand_in_replaces_depends_on_nothing_but_its_key_and_its_environment() -> None:
+    """Except for test suites, whose stand-ins ask for their tag as the checks do."""
     for check in all_checks():
         if in_cell(check):
             assert check.inputs == ("environment",), check.name
-            assert check.holds is no_reason, check.name
-            assert not check.altered, check.name
+            assert check.holds is no_reason or check.name in SUITE_CHECK_NAMES, check.name
+            assert not check.altered or check.name in SUITE_CHECK_NAMES, check.name
+            assert (stand_in(check).holds, stand_in(check).altered) == (check.holds, check.altered)
             assert not reads_releases(check), check.name
 
 
@@ -341,6 +347,21 @@ def test_an_altered_cache_changes_no_verdict(green: World) -> None:
 
 def without_times(outcome: Outcome) -> dict[str, object]:
     return {name: value for name, value in outcome.measurements.items() if "seconds" not in name}
+
+
+# Tags of upstreams' repositories, which name the tests of a suite.
+
+
+def test_a_tag_that_names_another_commit_is_not_answered(green: World) -> None:
+    green.tag_suites()
+    told, shown = green.why_rerun(), green.status()
+    for check in SUITE_CHECK_NAMES:
+        assert not told[check]["reused"], check
+        assert "was moved" in told[check]["reason"], told[check]
+    assert {name for name, status in shown.items() if status != GREEN} <= SUITE_CHECK_NAMES, shown
+    asked = green.run()
+    assert asked.code == 0, asked.output
+    assert asked.why.keys() == SUITE_CHECK_NAMES
 
 
 # The ledger and its files.

@@ -1,7 +1,8 @@
 """A small world in which every check is green: a matrix, an index of tiny wheels, patches, and a built cell.
 
 Static checks and the check `environment` run for real, on a simulated runtime that is compiled here. The packages
-are tiny, so what checks run inside the cell is replaced: they report a pass. Their keys and inputs are real.
+are tiny, so what checks run inside the cell is replaced: they report a pass. Their keys and inputs are real. Those of
+upstreams' test suites find theirs by a tag of a repository here, as real ones do.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from git_command import commit_all, git
 from patched_checkout import EMPTY_MEAN, MEAN, write_patch
 from wheelhouse import Wheels, only_index
 
@@ -31,6 +33,9 @@ from harness.ledger.store import Ledger
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.plan.tasks.check_registry import CHECK_PACKAGES, all_checks
+from harness.sources.git.mirrors import MIRRORS, find_clone, mirror_folders
+from harness.upstream_tests.suite_check import SUITE_CHECK_NAMES
+from harness.upstream_tests.suite_measurements import MeasuredSuite, SuitesMeasured, Tag
 
 MATRIX = """\
 format: 1
@@ -62,6 +67,20 @@ recipes:
     model: tiny
     source: made up
     overrides: {trainer.nnodes: 1, actor_rollout_ref.actor.use_dynamic_bsz: true}
+suites:
+  own:
+    title: tests of verl on the device
+    upstream: verl
+    revision: ["v{version}"]
+    paths: [tests/npu]
+    source: made up
+  own-cpu:
+    title: tests of verl on the CPU
+    upstream: verl
+    revision: ["v{version}"]
+    paths: [tests/cpu]
+    device: cpu
+    source: made up
 profiles:
   default:
     title: all
@@ -116,6 +135,7 @@ def main(config):
 CONFIG = "trainer: {nnodes: 1}\nactor_rollout_ref: {actor: {use_dynamic_bsz: false}}\n"
 OPERATORS = 'custom:\n- func: "npu_swiglu(Tensor self, int dim=-1) -> Tensor"\n'
 STEADY = "steady"
+SUITE_REPOSITORY, SUITE_TAG = "https://example.org/suites/tests", "v0.9.1"
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -126,14 +146,16 @@ def in_cell(check: Check) -> bool:
 
 @functools.cache
 def without() -> dict[str, str]:
-    """The checks that the default profile of this repository leaves out, and why."""
-    return {
-        one.check: one.reason for one in load_matrix(REPOSITORY / "matrix.yaml").profiles["default"].without
-    }
+    """The checks that the default profile of this repository leaves out, and why.
+
+    Not those of test suites: no other check depends on tags.
+    """
+    left_out = load_matrix(REPOSITORY / "matrix.yaml").profiles["default"].without
+    return {one.check: one.reason for one in left_out if one.check not in SUITE_CHECK_NAMES}
 
 
 def hunted_checks() -> tuple[Check, ...]:
-    """The checks of the default profile."""
+    """The checks of the default profile, and those of upstreams' test suites."""
     return tuple(check for check in all_checks() if check.name not in without())
 
 
@@ -141,7 +163,15 @@ def _measure_pass(_context: TaskContext) -> Measured[Mapping[str, Any]]:
     return Measured(measurements={"ok": True}, evidence=Evidence.CPU)
 
 
-def _judge_pass(_measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+def _measure_suite(_context: TaskContext) -> Measured[SuitesMeasured]:
+    clone = find_clone(mirror_folders(), SUITE_REPOSITORY)
+    assert clone is not None
+    tag = Tag(repository=SUITE_REPOSITORY, name=SUITE_TAG, commit=clone.commit(f"refs/tags/{SUITE_TAG}"))
+    suite = MeasuredSuite(name="own", commit=tag.commit, tag=tag)
+    return Measured(measurements=SuitesMeasured(suites=(suite,)), evidence=Evidence.CPU)
+
+
+def _judge_pass(_measurements: object, _params: Mapping[str, Any]) -> Judgement:
     return Judgement(status=Status.PASS)
 
 
@@ -151,6 +181,8 @@ def _applies(_facets: Mapping[str, Any]) -> str:
 
 def stand_in(check: Check) -> Check:
     """The check with a measurement that needs no torch."""
+    if check.name in SUITE_CHECK_NAMES:
+        return replace(check, run=_measure_suite, judge=_judge_pass, applies=_applies)
     return replace(check, run=_measure_pass, judge=_judge_pass, applies=_applies, measurements=None)
 
 
@@ -193,6 +225,7 @@ class World:
 
     def __init__(self, folder: Path, wheels: Wheels) -> None:
         self.root, self.cache, self.wheels = folder / "checkout", folder / "cache", wheels
+        self.mirrors = folder / "mirrors"
         self.state = self.root / ".npu-matrix"
         self.is_green = False
         self._replaced = 0
@@ -209,6 +242,18 @@ class World:
             )
         }
         self._publish(folder)
+        self.suites.mkdir(parents=True)
+        self.tag_suites()
+
+    @property
+    def suites(self) -> Path:
+        """The clone of the repository with the test suite."""
+        return self.mirrors / "suites" / "tests"
+
+    def tag_suites(self) -> None:
+        """Commit, and let the tag name this commit."""
+        commit_all(self.suites)
+        git(self.suites, "tag", "--force", SUITE_TAG)
 
     def _patch(self, axis: str, file: str, versions: str) -> Path:
         folder = self.root / "patches" / axis / "empty-mean"
@@ -335,4 +380,5 @@ def small_world(folder: Path) -> Iterator[World]:
             module = import_module(f"harness.{package}.checks")
             checks = tuple(stand_in(check) if in_cell(check) else check for check in module.CHECKS)
             patched.setattr(module, "CHECKS", checks)
+        patched.setenv(MIRRORS, str(folder / "mirrors"))
         yield World(folder, wheels)
