@@ -139,11 +139,11 @@ def tests(
     reason: str,
     dry_run: bool,
 ) -> int:
-    """Update the files with known failures of upstreams' test suites.
+    """Update the known failures of upstreams' test suites.
 
-    They are known_failures/SUITE/*.yaml next to matrix.yaml, with one line for each test. Tests that do not
-    fail any more are removed. New failures are added only with --owner, --until and --source. Read what is
-    added: a known failure is a failure that nobody looks at until it changes.
+    They are in the files known_failures/SUITE/*.yaml next to matrix.yaml, with one line for each test. Tests
+    that do not fail any more are removed. New failures are added only with --owner, --until and --source.
+    Read what is added: a known failure is a failure that nobody looks at until it changes.
     """
     import datetime as dt
 

@@ -33,11 +33,20 @@ def command() -> None:
 
 @command.command("table")
 @click.option("--run", "run_id", help="Use the outcomes of this run. Default: the latest run.")
-@click.option("--failures", "most", default=MOST_FAILURES, show_default=True, help="Failures to list.")
+@click.option(
+    "--failures",
+    "most",
+    type=click.IntRange(min=0),
+    default=MOST_FAILURES,
+    show_default=True,
+    help="Failures to list.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.suites).")
 @click.pass_obj
 def table(settings: Settings, /, run_id: str | None, most: int, as_json: bool) -> int:
-    """Print a table of all suites, and their failures by message, the most frequent first.
+    """Print a table of all suites, and their failures by message.
+
+    The most frequent failures are first.
 
     Exits with 1 if a test failed that is not known to fail, or passed although it is; with 3 if the run has
     no outcome of a suite.
@@ -80,9 +89,10 @@ def junit(settings: Settings, /, target: Path, run_id: str | None) -> int:
 @click.option("--run", "run_id", help="Use the outcomes of this run. Default: the latest run.")
 @click.pass_obj
 def relay(settings: Settings, /, details_url: str, run_id: str | None) -> int:
-    """Print the result as PyTorch's cross-repository CI relay takes it (RFC-0050): JSON.
+    """Print JSON for PyTorch's cross-repository CI relay.
 
-    Nothing is sent. The conclusion is `success` only if every suite ran and nothing was unexpected.
+    The format is that of RFC-0050. Nothing is sent. The conclusion is `success` only if every suite
+    ran and nothing was unexpected.
     """
     from harness.serialisation import dumps
     from harness.workspace.results.suite_exports import counts, relay_report
