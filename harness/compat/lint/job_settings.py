@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,7 +71,8 @@ class JobSettings:
             text, unknown = hydra_text(value), _unresolved_variable(hydra_text(value))
             overrides[bare] = ScriptValue(text=text, where=where, unknown=unknown)
             arguments.append(ScriptValue(text=f"{key}={text}", where=where, unknown=unknown))
-        config = str(facet.get("config") or _default_config(overrides))
+        entry = str(facet.get("entry", ""))
+        options = _config_options(str(facet.get("config", "")), entry, overrides)
         return cls(
             name=str(facet["name"]),
             where=where,
@@ -78,13 +80,13 @@ class JobSettings:
             env={
                 name: ScriptValue(text=str(text), where=where) for name, text in facet.get("env", {}).items()
             },
-            entry=str(facet.get("entry", "")),
+            entry=entry,
             arguments=tuple(arguments),
-            options={"--config-name": config} if config else {},
+            options=options,
             device=device,
             nodes=int(facet.get("nodes") or 0),
             cards=int(facet.get("cards") or 0),
-            config=config,
+            config=options.get("--config-name", ""),
             model=str(facet.get("model", "")),
             added=frozenset(added),
             facts=facet.get("facts", {}),
@@ -177,9 +179,18 @@ def hydra_text(value: Any) -> str:
     return str(value)
 
 
-def _default_config(overrides: Mapping[str, ScriptValue]) -> str:
-    """Megatron's configuration for a recipe that sets Megatron's keys but names no configuration."""
-    return "ppo_megatron_trainer" if any(".megatron." in key for key in overrides) else ""
+def _config_options(config: str, entry: str, overrides: Mapping[str, ScriptValue]) -> dict[str, str]:
+    """The options with which a recipe's program finds its configuration.
+
+    A recipe that sets Megatron's keys and names no configuration has verl's for Megatron. It is in the folder
+    of verl's trainer, and programs in other folders find it with `--config-path`.
+    """
+    if config:
+        return {"--config-name": config}
+    if not any(".megatron." in key for key in overrides):
+        return {}
+    folder = posixpath.relpath("verl/trainer/config", posixpath.join("", *entry.split(".")[:-1]) or ".")
+    return {"--config-name": "ppo_megatron_trainer", "--config-path": folder}
 
 
 def _unresolved_variable(text: str) -> str:

@@ -369,3 +369,38 @@ def test_the_nz_layout_matters_to_sleep_mode_and_to_float_weights(
         e={"VLLM_ASCEND_ENABLE_NZ": layout}, o={R + "free_cache_engine": sleeps}, v={"vllm_ascend": version}
     )
     assert ("NZ" in findings(job)) is reported
+
+
+@pytest.mark.parametrize(
+    ("vllm", "environment", "reported"),
+    [
+        ("0.10.1", {}, False),
+        ("0.10.1@38217877aa70041c0115ee367b75197af9cbc5ad", {"VLLM_USE_V1": "1"}, False),
+        ("0.10.1", {"VLLM_USE_V1": "0"}, True),
+        ("0.11.0", {}, True),
+    ],
+)
+def test_the_v1_engine_up_to_vllm_0_10_1_always_has_chunked_prefill(
+    vllm: str, environment: dict[str, str], reported: bool
+) -> None:
+    unchunked, _fixed = CASES["LEN-UNCHUNKED"]
+    job = change(e=environment, v={"vllm": vllm})
+    assert ("LEN-UNCHUNKED" in findings(unchunked, job)) is reported
+
+
+@pytest.mark.parametrize(
+    ("entry", "folder"),
+    [
+        ("verl.trainer.main_ppo", "config"),
+        ("recipe.dapo.main_dapo", "../../verl/trainer/config"),
+        ("main", "verl/trainer/config"),
+    ],
+)
+def test_a_megatron_recipe_has_the_configuration_of_verls_trainer_wherever_its_program_is(
+    entry: str, folder: str
+) -> None:
+    recipe = {"name": "r", "entry": entry, "overrides": {A + "megatron.context_parallel_size": 8}}
+    job = JobSettings.from_facet(recipe)
+    assert job.options == {"--config-name": "ppo_megatron_trainer", "--config-path": folder}
+    assert JobSettings.from_facet({**recipe, "overrides": {}}).options == {}
+    assert JobSettings.from_facet({**recipe, "config": "own"}).options == {"--config-name": "own"}
