@@ -42,6 +42,7 @@ def curves(seed, *, factor=1.0, seconds=0.6):
         "reward": reward.tolist(),
         "entropy": (2.0 * np.exp(-np.arange(STEPS) / 20) * noise).tolist(),
         "grad_norm": (0.8 * noise).tolist(),
+        "clip_fraction": (0.2 * noise).tolist(),
         "probs_difference": (1e-8 * noise).tolist(),
         "seconds": (seconds * noise).tolist(),
     }

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from plain_losses import PlainCandidate
@@ -88,14 +90,16 @@ def test_no_verdict_hangs_on_where_the_limit_of_undecided_tokens_is(name):
 
 @pytest.mark.parametrize("name", ["bf16-native", "fp16-native"])
 def test_arithmetic_in_16_bits_is_asked_what_it_can_decide(name):
-    """Only the clip range of the paper, whose bounds round to 1, and numbers beyond the format stay
-    ill-posed."""
+    """Only the clip range of the paper, whose bounds round to 1, numbers beyond the format, and cases whose
+    tolerance would accept a wrong gradient stay ill-posed."""
     contract = CONTRACTS[name]
     for case in battery(seed=7, contract=contract):
         if case.severity != REQUIRED:
             continue
         verdict = judge(case, PlainCandidate("fp64")(case))
-        if verdict.status is LossStatus.ILL_POSED and "exceeds the range" not in verdict.reasons[0]:
+        if verdict.status is LossStatus.ILL_POSED and not re.search(
+            "exceeds the range|so wide that it accepts", verdict.reasons[0]
+        ):
             bounds = 1 - case.settings["clip_ratio_low"], 1 + case.settings["clip_ratio_high"]
             spacing = 2 * contract.unit
             assert max(abs(bound - 1) for bound in bounds) < spacing, case.name
