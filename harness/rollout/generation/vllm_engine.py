@@ -133,13 +133,24 @@ def generate(
 
 
 def prepare() -> None:
-    """Set the environment variables of the engine and its workers that are not set yet.
+    """Set the environment variables of the engine and its workers that are not set yet, initialise the device.
 
     Must be called before vLLM is imported.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     _interpret_triton()
+    _initialise_device()
+
+
+def _initialise_device() -> None:
+    """Initialise the device without expandable segments.
+
+    torch_npu reads PYTORCH_NPU_ALLOC_CONF once, when the device is initialised. vllm-ascend and one of our steps
+    set it to expandable segments, whose memory neither sleep mode nor a second engine of the process can free.
+    """
+    import_module("torch_npu")
+    import_module("torch").npu.init()
 
 
 def _interpret_triton() -> None:
