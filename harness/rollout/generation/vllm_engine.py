@@ -133,7 +133,7 @@ def generate(
 
 
 def prepare() -> None:
-    """Set the environment variables of the engine and its workers that are not set yet, initialise the device.
+    """Set the engine's environment variables that are not set yet, and initialise the device.
 
     Must be called before vLLM is imported.
     """
@@ -146,8 +146,8 @@ def prepare() -> None:
 def _initialise_device() -> None:
     """Initialise the device without expandable segments.
 
-    torch_npu reads PYTORCH_NPU_ALLOC_CONF once, when the device is initialised. vllm-ascend and one of our steps
-    set it to expandable segments, whose memory neither sleep mode nor a second engine of the process can free.
+    torch_npu reads PYTORCH_NPU_ALLOC_CONF once, when the device is initialised. vllm-ascend and one of our
+    steps set it to expandable segments. Sleep mode and the second engine of a process cannot free these.
     """
     import_module("torch_npu")
     import_module("torch").npu.init()
