@@ -96,6 +96,8 @@ def install(faults: Iterable[FaultSpec]) -> None:
     # Imported here because they import torch.
     from harness.devices.sim.start import triton_interpreter
 
+    if overlay.installed() is not None:
+        return  # A launched child of a launched program: the hook on torch_npu came first.
     simulation = overlay.install(faults)
     if triton_interpreter.is_requested():
         triton_interpreter.install(simulation.machine)
