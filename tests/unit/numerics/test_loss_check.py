@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -185,7 +184,8 @@ def calls_another_interface(case):
 
 def through_the_adapter(monkeypatch):
     """The calls of the candidate count as calls of the adapter."""
-    monkeypatch.setattr("harness.numerics.loss.candidate.ADAPTERS", Path(__file__).parent)
+    monkeypatch.setattr("harness.numerics.loss.candidate.ADAPTERS", "own")
+    monkeypatch.setitem(calls_another_interface.__globals__, "__package__", "own")
 
 
 def test_an_unknown_commit_with_other_interfaces_is_unsupported_not_wrong(context, monkeypatch):
