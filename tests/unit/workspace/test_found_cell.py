@@ -46,7 +46,7 @@ FOUND = FoundPython(
     packages={
         "torch": FoundPackage(version="2.7.1+cpu", record="a"),
         "torch-npu": FoundPackage(version="2.7.1", record="b"),
-        "verl": FoundPackage(version="0.7.0.dev0", record="c", commit=COMMIT, folder="/work/verl"),
+        "verl": FoundPackage(version="0.7.0.dev0", record="c", commit=COMMIT, folder="/somewhere/verl"),
     },
 )
 PINS = PinsFacet(
