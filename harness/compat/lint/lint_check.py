@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -24,7 +25,14 @@ from harness.compat.lint.lint_measurements import (
 )
 from harness.compat.lint.own_programs import with_own_programs
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
-from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, Ruleset, load_ruleset
+from harness.compat.lint.ruleset import (
+    PLACEHOLDER,
+    PPO_CONFIG,
+    VERSION_NAMES,
+    LintRule,
+    Ruleset,
+    load_ruleset,
+)
 from harness.compat.lint.setting_changes import value_change
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.torn_overrides import torn_override_findings
@@ -102,14 +110,18 @@ class JobFacts:
         if self._composition is not None and self._composition.has(key):
             value = self._composition.value(key)
             return UNSET if value is None else value
+        config = posixpath.basename(self._job.config).removesuffix(".yaml") or PPO_CONFIG
+        if self._composition is None and config not in self._rules.known_configs:
+            return UNKNOWN
         verl = self._versions.get("verl")
         for default in self._rules.defaults:
-            if default.key != key:
+            if default.key != key or default.config not in ("", config):
                 continue
             if default.versions and not verl:
                 return UNKNOWN
             if default.versions is None or (verl and default.versions.contains(verl)):
-                return self._setting(default.same_as) if default.same_as else default.value
+                value = self._setting(default.same_as) if default.same_as else default.value
+                return UNSET if value is None else value
         return UNSET
 
 

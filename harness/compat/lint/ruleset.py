@@ -87,12 +87,14 @@ class LintRule(_RuleFileModel):
 class ConfigDefault(_RuleFileModel):
     """The default value of a configuration key in some versions of verl (`versions` None: in all).
 
-    same_as: another key whose value is the default, or "".
+    value: None if the configuration lacks the key. same_as: another key whose value is the default, or "".
+    config: the only configuration of verl's trainer that has this default, or "".
     """
 
     key: str
     value: bool | int | float | str | None = None
     same_as: str = ""
+    config: str = ""
     versions: Annotated[
         SkipValidation[Specifier] | None, BeforeValidator(partial(parse_specifier, Scheme.PEP440))
     ] = Field(default=None, alias="verl")
@@ -139,6 +141,10 @@ class ProgramEntry(_RuleFileModel):
     source: str
 
 
+#: The configuration of verl's trainer that a job has if it names none.
+PPO_CONFIG = "ppo_trainer"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ruleset:
     """All rules, and the names, defaults and models that their conditions use."""
@@ -149,6 +155,11 @@ class Ruleset:
     models: tuple[ModelFacts, ...]
     programs: tuple[ProgramEntry, ...]
     registries: tuple[NameRegistry, ...]
+
+    @functools.cached_property
+    def known_configs(self) -> frozenset[str]:
+        """The configurations of verl's trainer whose default values are known."""
+        return frozenset({PPO_CONFIG, *(default.config for default in self.defaults if default.config)})
 
     def program_kind(self, entry: str, *, trains_policy: bool) -> ProgramKind:
         """The kind of a program; trains_policy: whether it is configured for reinforcement learning."""

@@ -123,10 +123,27 @@ def test_the_moe_gspo_script_has_its_known_problems() -> None:
         "GROUP-SMALL",
         "TP-GQA",
         "FILTER-GROUPS",
-        "COMPILE-NPU",
         "TESTFREQ",
     }
     assert "GSPO-AGG" in found(CASE_2, {**OLD, "verl": "0.9.1"})
+
+
+@pytest.mark.parametrize(
+    ("config", "too_long", "undecided"),
+    [("", True, False), ("ppo_megatron_trainer", False, False), ("our_trainer", False, True)],
+)
+def test_without_a_verl_the_defaults_are_those_of_the_configuration(
+    config: str, too_long: bool, undecided: bool
+) -> None:
+    named = f"--config-path=config --config-name={config}.yaml" if config else ""
+    job = (
+        f"python -m verl.trainer.main_ppo {named} actor_rollout_ref.actor.use_dynamic_bsz=True "
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4480 data.max_prompt_length=1024 "
+        "data.max_response_length=34816 actor_rollout_ref.actor.megatron.context_parallel_size=8"
+    )
+    result = lint_script(parse_script(job), {"verl": "0.6.1"})
+    assert ("DYNBSZ-LEN" in {finding.rule for finding in result.findings}) is too_long
+    assert ("DYNBSZ-LEN" in {rule.rule for rule in result.undecided}) is undecided
 
 
 @pytest.mark.parametrize(("case", "compiled"), [(CASE_3, "COMPILE-NPU"), (CASE_4, "COMPILE-NPU-ENGINE")])
