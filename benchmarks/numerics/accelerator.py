@@ -1,0 +1,115 @@
+"""False alarms of the checks `loss` and `update` on an accelerator that is not simulated, such as a GPU.
+
+    python -m benchmarks.numerics.accelerator --device cuda:0 --seeds 20
+
+Run it with the Python of an environment that has torch for the accelerator, and verl. Its kernels round and
+sum in orders that no CPU has, so a tolerance that is too narrow shows as a false alarm here. Each seed draws
+other inputs for every case of `loss`; `update` has fixed inputs and runs once. The injected faults of both
+checks run, too: one that is missed is a tolerance that is too wide. Exit code 1 for either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from harness.numerics.loss.candidate import evaluate
+from harness.numerics.loss.cases.loss_battery import DEFAULT_SEED, default_battery
+from harness.numerics.loss.loss_compare import compare
+from harness.numerics.loss.loss_faults import evaluate_faulty
+from harness.numerics.loss.loss_measurements import LossStatus
+from harness.numerics.loss.loss_reference_program import references
+from harness.numerics.loss.release_objectives import release_objective
+from harness.numerics.loss.verl_adapters import VerlCandidate
+from harness.numerics.update.update_compare import judge_faults, judged_outcomes
+from harness.numerics.update.update_program import measure
+from harness.numerics.update.update_record import load_records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What one run of a check found on inputs that are correct. counts: cases by status. worst_budget: the
+    largest error of a case that passed, divided by its tolerance. missed: injected faults not found."""
+
+    what: str
+    counts: dict[str, int]
+    wrong: list[str]
+    worst_budget: float
+    faults: int
+    missed: list[str]
+
+
+def losses(device: str, seeds: int) -> Iterator[Judged]:
+    """The loss battery with each seed. The faults run with the first one, whose inputs the check has."""
+    candidate = VerlCandidate(device)
+    objective = release_objective(candidate.version)
+    for seed in range(DEFAULT_SEED, DEFAULT_SEED + seeds):
+        cases = default_battery(seed)
+        results = evaluate(candidate, cases)
+        if seed == DEFAULT_SEED:
+            results.update(evaluate_faulty(candidate, cases))
+        compared = compare(cases, results, references(cases, objective), objective)
+        required = [case for case in compared.cases if case.is_required]
+        faults = compared.self_test if seed == DEFAULT_SEED else ()
+        yield Judged(
+            what=f"loss, seed {seed}",
+            counts=dict(compared.counts),
+            wrong=[f"{one.name}: {one.reasons[0]}" for one in required if one.status is LossStatus.FAIL],
+            worst_budget=compared.worst_budget,
+            faults=len(faults),
+            missed=[fault.fault for fault in faults if not fault.caught],
+        )
+
+
+def updates(device: str, folder: Path) -> Judged:
+    """All cases of `update`, and its faults."""
+    files = folder / "update.npz", folder / "update.json"
+    measure(device, *files, faults=True)
+    records = load_records(files[0])
+    objective = release_objective(version("verl"))
+    outcomes = list(judged_outcomes(records, objective))
+    faults = judge_faults([record for record in records if record.fault], outcomes, objective)
+    wrong = [
+        f"{one.case} with {one.path}: {one.error or one.wrong[0].quantity + ' ' + one.wrong[0].detail}"
+        for one in outcomes
+        if one.error or one.wrong
+    ]
+    return Judged(
+        what="update",
+        counts=dict(Counter("fail" if one.error or one.wrong else "pass" for one in outcomes)),
+        wrong=wrong,
+        worst_budget=max(one.worst_budget for one in outcomes),
+        faults=len(faults),
+        missed=[f"{fault.fault} with {fault.path}" for fault in faults if not fault.caught],
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line, see the module."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.numerics.accelerator", description=__doc__)
+    parser.add_argument("--device", default="cuda:0", help="cuda:0, npu:0, cpu")
+    parser.add_argument("--seeds", type=int, default=20, help="batteries of `loss` to draw")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the records and judged.json")
+    arguments = parser.parse_args(argv)
+    found = []
+    for judged in [*losses(arguments.device, arguments.seeds), updates(arguments.device, arguments.out)]:
+        found.append(judged)
+        print(
+            f"{judged.what}: {judged.counts}, worst error {judged.worst_budget:.0%} of its tolerance, "
+            f"{judged.faults - len(judged.missed)} of {judged.faults} faults found"
+        )
+        for line in (*judged.wrong, *(f"missed: {fault}" for fault in judged.missed)):
+            print(f"  {line}")
+    shown = json.dumps([asdict(judged) for judged in found], indent=1)
+    (arguments.out / "judged.json").write_text(shown, "utf-8")
+    return int(any(judged.wrong or judged.missed for judged in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
