@@ -20,7 +20,7 @@ from harness.sources.packages.release_archive import ReleaseArchive
 class ApiRequest:
     """What to analyse.
 
-    cache: the cache folder of all checks. code: as in `AnalysisCache`.
+    cache: the cache folder of all checks. code: as in `AnalysisCache`. python: version of the cell's Python.
     made_for: consumer -> the providers it was published for, where the cell has another version of them.
     patches: file -> ids of our patches that change it.
     not_read, misfits, archives_read, absent_commits: as in `ApiMeasured`.
@@ -29,6 +29,7 @@ class ApiRequest:
     cache: Path
     code: str
     packages: tuple[Package, ...]
+    python: str = ""
     made_for: Mapping[str, tuple[Package, ...]] = field(default_factory=dict)
     patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     not_read: tuple[str, ...] = ()
@@ -38,7 +39,7 @@ class ApiRequest:
 
 
 def examine(request: ApiRequest) -> ApiMeasured:
-    """Check each consumer in the request against each of its providers."""
+    """Check each consumer in the request against each of its providers, and what our patches break in it."""
     cache = AnalysisCache(folder=request.cache / "pairs", code=request.code)
     packages = {package.name: package for package in request.packages}
     pairs: list[CheckedPair] = []
@@ -48,25 +49,33 @@ def examine(request: ApiRequest) -> ApiMeasured:
     for consumer in CONSUMERS:
         package = packages.get(consumer.package)
         providers = [packages[name] for name in consumer.providers if name in packages]
-        if package is None or not providers:
+        if package is None or not (providers or package.changes):
             continue
         analysis = ConsumerAnalysis(package, cache)
         imported = analysis.imported_modules(consumer.roots)
         made_for = {provider.name: provider for provider in request.made_for.get(package.name, ())}
-        for provider in providers:
-            result = analysis.check_provider(provider, made_for.get(provider.name))
+        results = [
+            (provider, analysis.check_provider(provider, made_for.get(provider.name)))
+            for provider in providers
+        ]
+        if package.changes:
+            results.append((package, analysis.check_own_names()))
+        for provider, result in results:
             pairs.append(CheckedPair(package.name, package.version, provider.name, provider.version))
             uses[package.name] += result.uses
             unparsed.update(result.unparsed)
-            findings += (
-                ApiFinding(
-                    **vars(finding),
-                    consumer=package.name,
-                    always=finding.breaks and finding.at_import and _module(finding.file) in imported,
-                    patches=request.patches.get(finding.file, ()),
+            for finding in result.findings:
+                if finding.kind == "syntax" and is_newer_python(request.python):
+                    unparsed.add(finding.file)
+                    continue
+                findings.append(
+                    ApiFinding(
+                        **vars(finding),
+                        consumer=package.name,
+                        always=finding.breaks and finding.at_import and _module(finding.file) in imported,
+                        patches=request.patches.get(finding.file, ()),
+                    )
                 )
-                for finding in result.findings
-            )
     return ApiMeasured(
         pairs=tuple(pairs),
         findings=tuple(findings),
@@ -77,6 +86,12 @@ def examine(request: ApiRequest) -> ApiMeasured:
         archives_read=request.archives_read,
         absent_commits=request.absent_commits,
     )
+
+
+def is_newer_python(version: str) -> bool:
+    """Whether the cell's Python is newer than this one, and so may have other syntax."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    return numbers > sys.version_info[:2]
 
 
 def _module(file: str) -> str:

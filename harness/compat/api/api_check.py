@@ -47,12 +47,12 @@ TREES = {"verl": "verl_tree", "vllm-ascend": "vllm_ascend"}
 class PatchedFiles:
     """Our patches applied to the sources of the consumers.
 
-    texts: consumer -> file -> its text with the patches.
+    texts: consumer -> file -> its text with the patches, None if they remove it.
     patches: file -> ids of the patches that change it.
     misfits: ids of patches that do not apply.
     """
 
-    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    texts: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     misfits: tuple[str, ...] = ()
 
@@ -85,6 +85,7 @@ def gather(facets: Mapping[str, Any], source: ReleaseFetcher, root: Path) -> Api
     return ApiRequest(
         cache=source.cache,
         code=analysis_code(),
+        python=facets["platform"]["python"],
         packages=tuple(
             Package(name=name, version=versions[name], file=file, changes=patched.texts.get(name, {}))
             for name, file in found.items()
@@ -143,7 +144,7 @@ def _unread_patches(facets: Mapping[str, Any]) -> dict[str, UnreadPatches]:
 
 
 def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], root: Path) -> PatchedFiles:
-    texts: dict[str, Mapping[str, str]] = {}
+    texts: dict[str, Mapping[str, str | None]] = {}
     patches: dict[str, tuple[str, ...]] = {}
     misfits: list[str] = []
     for package, facet in PATCHES.items():
@@ -244,7 +245,10 @@ def with_last_releases(measured: ApiMeasured, source: ReleaseFetcher, *, everyth
     kinds = ("missing", "lost-patch", "patch", "dead-patch")
 
     def is_selected(finding: ApiFinding) -> bool:
-        return finding.kind in kinds and (finding.fails or (everything and not finding.guarded))
+        is_own = finding.provider.partition(" ")[0] == finding.consumer
+        return (
+            not is_own and finding.kind in kinds and (finding.fails or (everything and not finding.guarded))
+        )
 
     names: dict[str, set[str]] = {}
     for finding in filter(is_selected, measured.findings):
@@ -278,7 +282,7 @@ def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement
             reasons=tuple(unread) or ("The cell has no provider whose version is known.",),
             remedies=(COMMIT_REMEDY,) if unread else (),
         )
-    consumers = dict.fromkeys(pair.consumer for pair in measurements.pairs)
+    consumers = dict.fromkeys(pair.consumer for pair in measurements.pairs if pair.provider != pair.consumer)
     empty = [name for name in consumers if not measurements.uses.get(name)]
     if empty and not (failing or unread):
         why = f"No use of another package was found in {' and '.join(empty)}: its sources are incomplete."
@@ -312,8 +316,12 @@ def _remedy(finding: ApiFinding) -> str:
     if finding.last:
         name = finding.provider.partition(" ")[0]
         return f"{name} {finding.last} is the last release with {finding.name}."
+    package = finding.provider.partition(" ")[0]
+    if package == finding.consumer:
+        patches = ", ".join(finding.patches) or f"for {package}"
+        return f"Change the patch {patches}: it breaks {finding.name} within {package}."
     change = f"Change the patch {', '.join(finding.patches)}, or choose" if finding.introduced else "Choose"
-    return f"{change} a version of {finding.provider.partition(' ')[0]} that has {finding.name}."
+    return f"{change} a version of {package} that has {finding.name}."
 
 
 def read_release(spec: str, source: ReleaseFetcher) -> tuple[str, ApiSurface]:

@@ -46,6 +46,8 @@ class CheckedPair(NamedTuple):
     provider_version: str
 
     def __str__(self) -> str:
+        if self.consumer == self.provider:
+            return f"{self.consumer} {self.consumer_version}: its own names with our patches"
         return f"{self.consumer} {self.consumer_version} with {self.provider} {self.provider_version}"
 
 

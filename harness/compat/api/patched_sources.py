@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from unidiff import Hunk, PatchedFile, PatchSet
+from unidiff import PatchedFile, PatchSet
 from unidiff.errors import UnidiffParseError
 
 
 def apply_patches(
     patches: Sequence[tuple[str, str]], read: Callable[[str], str | None]
-) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
+) -> tuple[dict[str, str | None], dict[str, list[str]], list[str]]:
     """Apply patches (id, text) in order. `read` returns the text of a file, None when it does not exist.
 
-    Returns path -> new text, path -> ids of the patches that change it, and ids of those that do not apply.
+    Only Python files are changed. Returns path -> new text, None if the file is removed; path -> ids of the
+    patches that change it; and ids of those that do not apply.
     """
-    texts: dict[str, str] = {}
+    texts: dict[str, str | None] = {}
     changed_by: dict[str, list[str]] = {}
     misfits = []
     for patch_id, diff in patches:
@@ -33,47 +34,72 @@ def apply_patches(
     return texts, changed_by, misfits
 
 
-def _changes(diff: str, texts: Mapping[str, str], read: Callable[[str], str | None]) -> dict[str, str] | None:
+def _changes(
+    diff: str, texts: Mapping[str, str | None], read: Callable[[str], str | None]
+) -> dict[str, str | None] | None:
     try:
-        files = PatchSet(diff)
+        files = [file for file in PatchSet(diff) if file.path.endswith(".py") or _moved_from(file)[0]]
     except UnidiffParseError:
         return None
-    changes = {}
+
+    def current(path: str) -> str | None:
+        return texts[path] if path in texts else read(path)
+
+    # Patches of quilt have the name of a folder in front of each path: verl-0.7.orig/verl/x.py
+    is_below = any(not file.is_added_file and current(_below(file.path)) is not None for file in files)
+    changes: dict[str, str | None] = {}
     for file in files:
-        before = "" if file.is_added_file else texts[file.path] if file.path in texts else read(file.path)
-        text = _patched(file, before)
+        source, is_removed = _moved_from(file)
+        path = _below(file.path) if is_below else file.path
+        before = "" if file.is_added_file else current(source or path)
+        text = None if before is None or file.is_binary_file else _patched(file, before)
         if text is None:
             return None
-        changes[file.path] = text
+        if is_removed:
+            changes[source] = None
+        if path.endswith(".py"):
+            changes[path] = None if file.is_removed_file else text
     return changes
 
 
-def _patched(file: PatchedFile, text: str | None) -> str | None:
-    if text is None or file.is_binary_file:
-        return None
+def _below(path: str) -> str:
+    return path.partition("/")[2]
+
+
+def _moved_from(file: PatchedFile) -> tuple[str, bool]:
+    """The Python file that git renamed or copied to this one, or "", and whether it is gone."""
+    for line in file.patch_info or ():
+        for words, is_removed in (("rename from ", True), ("copy from ", False)):
+            if line.startswith(words) and line.strip().endswith(".py"):
+                return line.removeprefix(words).strip(), is_removed
+    return "", False
+
+
+def _patched(file: PatchedFile, text: str) -> str | None:
     lines = text.splitlines(keepends=True)
     result: list[str] = []
-    position = 0
+    position = offset = 0
     for hunk in file:
         before = [line.value for line in hunk if not line.is_added]
-        start = _hunk_start(lines, before, hunk, position)
+        # Of a hunk that only adds lines, the header names the line before them.
+        expected = max(0, hunk.source_start - 1) if hunk.source_length else hunk.source_start
+        start = _hunk_start(lines, before, expected + offset, position)
         if start is None:
             return None
+        offset = start - expected
         result += lines[position:start]
         result += [line.value for line in hunk if not line.is_removed]
         position = start + len(before)
     return "".join([*result, *lines[position:]])
 
 
-def _hunk_start(lines: list[str], before: list[str], hunk: Hunk, position: int) -> int | None:
-    """The index of the first line of the hunk's old text, at or after `position`.
+def _hunk_start(lines: list[str], before: list[str], expected: int, position: int) -> int | None:
+    """The index of the first line of a hunk's old text, at or after `position`.
 
-    This is the line in the hunk's header, otherwise the only line where the old text occurs; None without
-    one.
+    Of several places it is the one nearest to the expected line, as for git; None without one.
     """
-    expected: int = max(0, hunk.source_start - 1)
-    if lines[expected : expected + len(before)] == before and expected >= position:
+    if expected >= position and lines[expected : expected + len(before)] == before:
         return expected
     last = len(lines) - len(before)
-    starts = [start for start in range(position, last + 1) if lines[start : start + len(before)] == before]
-    return starts[0] if len(starts) == 1 else None
+    starts = (start for start in range(position, last + 1) if lines[start : start + len(before)] == before)
+    return min(starts, key=lambda start: abs(start - expected), default=None)

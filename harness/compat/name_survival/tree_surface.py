@@ -194,6 +194,10 @@ class TreeSurface(ApiSurface):
         self._record("name", f"{module}:{name}")
         self._asked.setdefault(module, {_STARS_AND_DYNAMIC}).add(name)
 
+    def _may_bind(self, module: str, name: str) -> bool:
+        self._ask(module, name)
+        return super()._may_bind(module, name)
+
     def _lookup(self, module: str, name: str, depth: int, seen: set[str]) -> NameLookup:
         self._ask(module, name)
         return super()._lookup(module, name, depth, seen)

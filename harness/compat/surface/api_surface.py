@@ -105,14 +105,19 @@ class SourceMembers(Protocol):
 
 
 class ZippedSources:
-    """The files in a zip, and `changes`: member -> its new content. InputError when it cannot be read."""
+    """The files in a zip, and `changes`: member -> its new content, None if it is removed.
 
-    def __init__(self, file: Path, changes: Mapping[str, bytes] | None = None) -> None:
+    InputError when the zip cannot be read.
+    """
+
+    def __init__(self, file: Path, changes: Mapping[str, bytes | None] | None = None) -> None:
         self._file = file
-        self._changes = dict(changes or {})
+        self._changes = {name: data for name, data in (changes or {}).items() if data is not None}
+        removed = (changes or {}).keys() - self._changes.keys()
         try:
             self._zip = zipfile.ZipFile(file)
-            self._names = [*dict.fromkeys((*self._zip.namelist(), *self._changes))]
+            names = dict.fromkeys((*self._zip.namelist(), *self._changes))
+            self._names = [name for name in names if name not in removed]
         except UNREADABLE as error:
             raise _unreadable(file, error) from error
 
@@ -149,7 +154,7 @@ class ApiSurface:
     def __init__(
         self,
         sources: SourceMembers | Path,
-        changes: Mapping[str, bytes] | None = None,
+        changes: Mapping[str, bytes | None] | None = None,
         search: Callable[[bytes], Iterable[str]] | None = None,
     ) -> None:
         """Open sources, or a zip of them with `changes`; InputError when the zip cannot be read.
@@ -202,6 +207,29 @@ class ApiSurface:
         end = next(n for n in range(len(parts), 0, -1) if self.has_module(".".join(parts[:n])))
         module = NameLookup(presence=Presence.FOUND, module=".".join(parts[:end]))
         return self._walk(module, parts[:end], parts[end:], depth)
+
+    def find_module(self, dotted: str) -> NameLookup:
+        """Look up a module that an import statement names.
+
+        A name that a package computes in `__getattr__` is no module: importing it fails.
+        """
+        parts = dotted.split(".")
+        if parts[0] not in self.packages:
+            return UNKNOWN
+        for end in range(2, len(parts) + 1):
+            parent, name = ".".join(parts[: end - 1]), parts[end - 1]
+            if self.has_module(f"{parent}.{name}"):
+                continue
+            # The package may put an object with this name into `sys.modules`.
+            if self._may_bind(parent, name) or self._may_be_set(parent, name):
+                return UNKNOWN
+            return NameLookup(presence=Presence.MISSING, where=parent, missing=name)
+        return NameLookup(presence=Presence.FOUND, module=dotted)
+
+    def _may_bind(self, module: str, name: str) -> bool:
+        """Whether a statement of the module binds the name, or the module has no sources."""
+        names = self.names(module)
+        return names is None or names.binds(name)
 
     def _walk(self, found: NameLookup, done: list[str], rest: list[str], depth: int) -> NameLookup:
         for position, attribute in enumerate(rest):

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from harness.compat.surface.module_getattr import computes_known_names
 from harness.compat.surface.syntax_walk import children, walk
 
 # Functions with which a module can define names at run time.
@@ -27,6 +28,10 @@ class ModuleNames:
     exported: set[str] | None = None
     dynamic: bool = False
 
+    def binds(self, name: str) -> bool:
+        """Whether a statement of the module binds the name; star imports do not count."""
+        return name in self.defined or name in self.imported or name in self.other
+
 
 class _ModuleReader:
     """Collects the names of a module's top level, in all branches of its conditions."""
@@ -37,8 +42,11 @@ class _ModuleReader:
         self._names = ModuleNames()
 
     def read(self, tree: ast.Module) -> ModuleNames:
-        for node in flat_statements(tree.body):
+        statements = list(flat_statements(tree.body))
+        for node in statements:
             self._statement(node)
+        if not self._names.dynamic and "__getattr__" in self._names.defined:
+            self._names.dynamic = not computes_known_names(self._names.defined["__getattr__"], statements)
         return self._names
 
     def _statement(self, node: ast.stmt) -> None:
@@ -46,7 +54,6 @@ class _ModuleReader:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 names.defined.setdefault(node.name, []).append(node)
-                names.dynamic = names.dynamic or node.name == "__getattr__"
             case ast.Import():
                 for alias in node.names:
                     target = alias.name if alias.asname else alias.name.partition(".")[0]

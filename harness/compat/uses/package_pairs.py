@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_cache import AnalysisCache
+from harness.compat.uses.own_names import broken_own_names
 from harness.compat.uses.package_uses import PackageUses, find_uses, imported_modules
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_check import check_uses
@@ -23,12 +24,15 @@ PROVIDERS = frozenset({"ray", "tensordict", "torch", "torch_npu", "transformers"
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """A package and the zip with its sources. `changes`: member -> its text after our patches."""
+    """A package and the zip with its sources.
+
+    changes: member -> its text after our patches, None if they remove it.
+    """
 
     name: str
     version: str
     file: Path
-    changes: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -53,7 +57,10 @@ class Package:
     @cached_property
     def patched(self) -> ApiSurface:
         """The API surface with the changes."""
-        return ApiSurface(self.file, {member: text.encode() for member, text in self.changes.items()})
+        return ApiSurface(
+            self.file,
+            {member: None if text is None else text.encode() for member, text in self.changes.items()},
+        )
 
     def uses(self, cache: AnalysisCache) -> PackageUses:
         """Every use of `PROVIDERS`, without the changes."""
@@ -98,10 +105,9 @@ class ConsumerAnalysis:
         found = self._cache.get("pair", inputs, PairResult, lambda: self._check(provider, made_for))
         if not consumer.changes:
             return found
-        changed = [[member, digest_bytes(text.encode())] for member, text in sorted(consumer.changes.items())]
         patched = self._cache.get(
             "patched",
-            [*inputs, digest_json(changed)],
+            [*inputs, self._changes],
             PairResult,
             lambda: self._check_changes(provider, made_for),
         )
@@ -112,6 +118,26 @@ class ConsumerAnalysis:
             for finding in patched.findings
         )
         return replace(found, findings=(*unchanged, *marked))
+
+    @cached_property
+    def _changes(self) -> str:
+        """Digest of our patches' changes."""
+        changes = sorted(self._consumer.changes.items())
+        return digest_json(
+            [[name, "" if text is None else digest_bytes(text.encode())] for name, text in changes]
+        )
+
+    def check_own_names(self) -> PairResult:
+        """What our patches break within the package."""
+        consumer = self._consumer
+
+        def check() -> PairResult:
+            found = broken_own_names(consumer.surface, consumer.patched, consumer.changes, consumer.label)
+            return PairResult(uses=0, unparsed=(), findings=found)
+
+        return self._cache.get(
+            "own names", [consumer.digest, consumer.label, self._changes], PairResult, check
+        )
 
     def _check(self, provider: Package, made_for: Package | None) -> PairResult:
         uses = [use for use in self._uses.uses if use.target.partition(".")[0] == provider.top]
@@ -125,7 +151,7 @@ class ConsumerAnalysis:
         """Check only the files that our patches change."""
         uses: list[Use] = []
         for module, file in self._consumer.patched.files():
-            if file in self._consumer.changes:
+            if self._consumer.changes.get(file) is not None:
                 source = self._consumer.patched.source(module)
                 tree = parse_source(source)
                 uses += uses_in_file(tree, source, module, file, {provider.top}) if tree else ()

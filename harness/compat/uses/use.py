@@ -11,8 +11,9 @@ from harness.compat.surface.call_signature import CallArguments, CallSignature
 class Use:
     """One use of another package.
 
-    kind: `import`, `attribute`, `call`, `subclass`, `super` (a call of a method of the base class),
-    `override` (a method of the base class is redefined) or `patch` (the name is assigned).
+    kind: `import`, `module` (the module that an import statement names), `attribute`, `call`, `subclass`,
+    `super` (a call of a method of the base class), `override` (a method of the base class is redefined) or
+    `patch` (the name is assigned).
     target: the dotted name that is used.
     arguments: the arguments of a call.
     guarded: the guard that makes a missing name harmless, or "".

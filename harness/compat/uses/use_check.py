@@ -30,16 +30,18 @@ def check_uses(
     made_for: top-level name -> the API surface of the version that the consumer was published for, where
     `providers` has another version.
     """
-    lookups: dict[str, NameLookup] = {}
+    lookups: dict[tuple[str, bool], NameLookup] = {}
     found = []
     for use in uses:
         top = use.target.partition(".")[0]
         if top not in providers:
             continue
         label, surface = providers[top]
-        if use.target not in lookups:
-            lookups[use.target] = surface.find(use.target)
-        lookup = lookups[use.target]
+        is_module = use.kind == "module"
+        key = (use.target, is_module)
+        if key not in lookups:
+            lookups[key] = surface.find_module(use.target) if is_module else surface.find(use.target)
+        lookup = lookups[key]
         if lookup.presence is Presence.UNKNOWN and use.kind in ("call", "super"):
             lookup = surface.find_method(use.target)
         kind, text = _UseCheck(use, lookup, surface, consumer, (made_for or {}).get(top)).problem()
@@ -60,8 +62,8 @@ def check_uses(
     # Every use of a missing name fails; only the first one in a file is reported.
     unique: dict[tuple[str, str, str], UseFinding] = {}
     for finding in sorted(found, key=lambda f: (f.file, bool(f.guarded), f.line)):
-        key = (finding.file, finding.text, "" if finding.kind == "missing" else str(finding.line))
-        unique.setdefault(key, finding)
+        place = "" if finding.kind == "missing" else str(finding.line)
+        unique.setdefault((finding.file, finding.text, place), finding)
     return tuple(sorted(unique.values(), key=lambda f: (f.file, f.line, f.name)))
 
 

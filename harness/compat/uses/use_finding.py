@@ -16,6 +16,7 @@ class UseFinding:
     - `abstract`: a class with abstract methods that cannot be instantiated.
     - `lost-patch`: an assignment to a name that exists only in the version the consumer was written for.
     - `patch`: an assignment to another missing name, which some code reads.
+    - `syntax`: a file that Python cannot parse with our patches.
     - `dead-patch`: an assignment to a missing name that no code reads.
     provider: name and version of the provider.
     name: the dotted name that is used.

@@ -137,12 +137,14 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
             if self._provider_name(alias.name):
-                self._add("import", Binding(target=alias.name), alias)
+                self._add("module" if "." in alias.name else "import", Binding(target=alias.name), alias)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         origin = absolute_module(self._module, node, package=self._package)
         if not self._provider_name(origin):
             return
+        if "." in origin:
+            self._add("module", Binding(target=origin), node)
         for alias in node.names:
             target = origin if alias.name == "*" else f"{origin}.{alias.name}"
             self._add("import", Binding(target=target), alias)

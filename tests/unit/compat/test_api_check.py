@@ -60,14 +60,19 @@ def verl(stack: Any, **files: str) -> None:
 
 
 def run_check(
-    context: Any, transformers: str, patches: Sequence[dict[str, str]] = (), root: Path = Path(), **tree: str
+    context: Any,
+    transformers: str,
+    patches: Sequence[dict[str, str]] = (),
+    root: Path = Path(),
+    platform: dict[str, Any] = PLATFORM,
+    **tree: str,
 ) -> Any:
     pins = {"requirements": [f"transformers=={transformers}"], "overrides": []}
     facet = {"package": "verl", "kind": "release", "version": "1.0", **tree}
     task = context(
         {
             "pins": pins,
-            "platform": PLATFORM,
+            "platform": platform,
             "verl_tree": facet,
             "vllm_ascend": {"version": ""},
             "patches[verl]": list(patches),
@@ -148,6 +153,36 @@ def test_a_use_that_our_patch_adds_and_that_breaks_fails_the_cell_wherever_it_is
         )
         assert "our patch verl/0001-extra adds this use" in judgement.reasons[0]
         assert judgement.remedies[0].startswith("Change the patch verl/0001-extra, or choose a version")
+
+
+@pytest.mark.parametrize(
+    ("python", "line", "reason"),
+    [
+        ("3.11", "from verl.utils import model", ""),
+        (
+            "3.11",
+            "from verl.utils import lost",
+            "verl/extra.py:2: verl.utils has no lost (verl 1.0; our patch",
+        ),
+        ("3.11", "import verl.lost", "verl/extra.py:2: verl has no lost (verl 1.0; our patch"),
+        ("3.11", "def f(:", "verl/extra.py:2: this is no Python: invalid syntax (verl 1.0; our patch"),
+        # The cell's Python may have other syntax than this one.
+        ("3.99", "def f(:", ""),
+    ],
+)
+def test_what_our_patch_breaks_within_the_package_fails_the_cell(
+    stack: Any, context: Any, tmp_path: Path, python: str, line: str, reason: str
+) -> None:
+    verl(stack, verl__extra=MODEL)
+    platform = {**PLATFORM, "python": python}
+    measured, judgement = run_check(context, "4.57.6", patch_of(tmp_path, line), tmp_path, platform=platform)
+    assert judgement.status is (Status.FAIL if reason else Status.PASS)
+    assert reason in judgement.reasons[0]
+    assert measured.unparsed == (("verl/extra.py",) if python == "3.99" else ())
+    if reason:
+        assert judgement.remedies[0].startswith("Change the patch verl/0001-extra: it breaks verl")
+    else:
+        assert "verl 1.0: its own names with our patches" in judgement.reasons[0]
 
 
 @pytest.mark.parametrize(("name", "status"), [("Old", Status.FAIL), ("New", Status.PASS)])

@@ -235,3 +235,67 @@ def test_files_with_other_syntax_or_encoding_are_read_or_listed(
     assert ("lib.gone" in {use.target for use in found.uses}) is parsed
     assert found.unparsed == (() if parsed else ("user/a.py",))
     assert "lib.make" in {use.target for use in found.uses}
+
+
+LAZY = """
+TABLE = {"known": ".core:known"}
+def __getattr__(name: str):
+    if name in TABLE or name == "other":
+        return load(TABLE[name])
+    raise AttributeError(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "is_closed"),
+    [
+        (LAZY, True),
+        (LAZY.replace("    raise", "    else:\n        raise"), True),
+        (LAZY.replace(" in TABLE or", " not in TABLE:\n        raise AttributeError\n    if"), True),
+        (LAZY.replace("raise AttributeError(name)", "return load(name)"), False),
+        (LAZY.replace("raise AttributeError(name)", ""), False),
+        (LAZY.replace(' or name == "other"', " or name.startswith('o')"), False),
+        (LAZY.replace('{"known": ".core:known"}', "dict(read_names())"), False),
+        (
+            LAZY.replace(
+                "    raise",
+                "    try:\n        return load(name)\n    except KeyError:\n        pass\n    raise",
+            ),
+            False,
+        ),
+        (LAZY + "globals()['x'] = 1\n", False),
+    ],
+)
+def test_a_module_whose_getattr_knows_a_table_has_no_other_names(
+    tmp_path: Path, body: str, is_closed: bool
+) -> None:
+    lib = sources(tmp_path / "lib.zip", {"lib/__init__.py": body, "lib/core.py": "known = 1\n"})
+    assert lib.find("lib.absent").presence is (Presence.MISSING if is_closed else Presence.UNKNOWN)
+    assert lib.find("lib.known").presence is not Presence.MISSING
+    assert lib.find("lib.other").presence is not Presence.MISSING
+    assert lib.find("lib.core").presence is Presence.FOUND
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("from lib.absent import x", "lib has no absent"),
+        ("from lib.absent.deep import x", "lib has no absent"),
+        ("import lib.absent", "lib has no absent"),
+        ("from lib.put import x", ""),
+        ("from lib.native.deep import x", ""),
+        ("from lib.core import known", ""),
+        ("import lib.core", ""),
+        ("from lib import absent", ""),
+    ],
+)
+def test_an_import_statement_needs_a_module_whatever_getattr_returns(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    files = {
+        "lib/__init__.py": "import sys\nsys.modules['lib.put'] = sys\ndef __getattr__(name): ...\n",
+        "lib/core.py": "known = 1\n",
+        "lib/native.cpython-311-x86_64-linux-gnu.so": "",
+    }
+    lib = sources(tmp_path / "lib.zip", files)
+    assert [finding.text for finding in findings(lib, line + "\n")] == ([message] if message else [])

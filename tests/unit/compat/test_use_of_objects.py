@@ -227,3 +227,46 @@ def test_a_patch_applies_at_an_offset_and_to_new_files() -> None:
     assert "from other import thing" in texts["lib/core.py"]
     assert texts["lib/new.py"] == "import lib\n"
     assert not misfits
+
+
+def test_only_python_files_of_a_patch_are_applied() -> None:
+    data = "--- a/lib/x.json\n+++ b/lib/x.json\n@@ -1 +1 @@\n-{}\n+[]\n"
+    binary = (
+        "diff --git a/lib/x.so b/lib/x.so\nindex 0..1 100644\nBinary files a/lib/x.so and b/lib/x.so differ\n"
+    )
+    texts, _changed, misfits = apply_patches([("a", PATCH + data + binary)], LIB.get)
+    assert list(texts) == ["lib/core.py"]
+    assert not misfits
+
+
+def test_files_that_a_patch_moves_or_removes() -> None:
+    moved = (
+        "diff --git a/lib/core.py b/lib/other.py\nsimilarity index 90%\nrename from lib/core.py\n"
+        "rename to lib/other.py\n--- a/lib/core.py\n+++ b/lib/other.py\n"
+    )
+    texts, _changed, misfits = apply_patches(
+        [("a", moved + PATCH.partition("+++ b/lib/core.py\n")[2])], LIB.get
+    )
+    assert not misfits
+    assert texts["lib/core.py"] is None
+    assert "from other import thing" in (texts["lib/other.py"] or "")
+    removed = "--- a/lib/small.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x = 1\n"
+    texts, _changed, misfits = apply_patches([("a", removed)], {"lib/small.py": "x = 1\n"}.get)
+    assert texts == {"lib/small.py": None}
+    assert not misfits
+
+
+def test_a_patch_of_quilt_has_a_folder_before_its_paths() -> None:
+    quilt = PATCH.replace("--- a/", "--- lib-1.0.orig/").replace("+++ b/", "+++ lib-1.0/")
+    new = "--- lib-1.0.orig/lib/new.py\n+++ lib-1.0/lib/new.py\n@@ -0,0 +1 @@\n+import lib\n"
+    texts, _changed, misfits = apply_patches([("a", quilt + new)], LIB.get)
+    assert not misfits
+    assert sorted(texts) == ["lib/core.py", "lib/new.py"]
+
+
+def test_of_several_places_a_hunk_is_applied_at_the_nearest_one() -> None:
+    text = {"lib/a.py": "a\nx\nb\n" * 3}
+    patch = "--- a/lib/a.py\n+++ b/lib/a.py\n@@ -6,3 +6,3 @@\n a\n-x\n+y\n b\n"
+    texts, _changed, misfits = apply_patches([("a", patch)], text.get)
+    assert not misfits
+    assert texts["lib/a.py"] == "a\nx\nb\na\nx\nb\na\ny\nb\n"
