@@ -37,7 +37,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 SIMULATED = ("numerics", "twin")
 """The columns that a cell on the simulated device can answer for a row."""
 NOT_RUN, KNOWN, NOT_APPLICABLE = "not run", "known failure", "not applicable"
-_ORDER = ("fail", KNOWN, "inconclusive", "unsupported", NOT_RUN, "pass")
+_ORDER = ("fail", "error", KNOWN, "inconclusive", "unsupported", NOT_RUN, "pass")
 _STRENGTH = (Evidence.STATIC, Evidence.CPU, Evidence.SIMULATED, Evidence.HARDWARE)
 
 
@@ -161,7 +161,11 @@ class _RowMaker:
         }
         results = {check: _result(verdict) for check, verdict in found.items()}
         answered = {check: result for check, result in results.items() if result != NOT_APPLICABLE}
-        evidence = [verdict.evidence for verdict in found.values() if verdict.evidence is not None]
+        evidence = [
+            verdict.evidence
+            for verdict in found.values()
+            if verdict.evidence is not None and verdict.status.has_evidence
+        ]
         profile = TWINS if cell.id != row.id else self.settings["profile"]
         command = [
             "npu-matrix",
@@ -201,7 +205,9 @@ def _result(verdict: Verdict) -> str:
         return NOT_RUN
     if verdict.standing is Standing.KNOWN:
         return KNOWN
-    return verdict.status.value if verdict.status.value in _ORDER else "fail"
+    if verdict.status.has_evidence or verdict.status is Status.ERROR:
+        return verdict.status.value
+    return NOT_RUN
 
 
 def row_lines(rows: Sequence[Row]) -> list[str]:

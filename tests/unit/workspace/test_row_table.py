@@ -101,3 +101,12 @@ def test_the_worst_check_decides():
     passed = dict.fromkeys(COLUMNS["numerics"], PASSED)
     assert square_of({**passed, "loss": failed}).result == "fail"
     assert square_of({**passed, "loss": (Status.FAIL, Standing.KNOWN)}).result == "known failure"
+    assert square_of({**passed, "loss": (Status.ERROR, Standing.INCOMPLETE)}).result == "error"
+
+
+@pytest.mark.parametrize("status", [Status.NOT_RUN, Status.BLOCKED, Status.CLAIMED, Status.STALE])
+def test_an_outcome_without_an_answer_is_neither_red_nor_green(status):
+    passed = dict.fromkeys(COLUMNS["numerics"], PASSED)
+    assert square_of({**passed, "loss": (status, Standing.INCOMPLETE)}).result == "not run"
+    # Its evidence does not count either.
+    assert square_of({"loss": (status, Standing.INCOMPLETE)}).evidence == ""
