@@ -141,7 +141,7 @@ def _isolation() -> list[str]:
 def python_run(words: Sequence[str]) -> RecordedRun | None:
     """The Python program that a command line starts, also after `ray job submit ... --`; None for none."""
     for position, word in enumerate(words):
-        if not PYTHON.fullmatch(word):
+        if not PYTHON.fullmatch(word) and words[:2] != ["uv", "run"]:
             continue
         for index in range(position + 1, len(words)):
             if MODULE_OPTIONS.fullmatch(words[index]) and index + 1 < len(words):

@@ -165,6 +165,9 @@ class VerlConfiguration:
         path, name = found
         chosen = next((options[name] for name in _FOLDER_OPTIONS if options.get(name)), "")
         folder = posixpath.normpath(posixpath.join(posixpath.dirname(module), path))
+        package = _SEARCH_PATH.fullmatch(path)
+        if package is not None:
+            folder = _as_folder(package)
         if chosen:
             folder = self._known_folder(chosen, posixpath.dirname(module))
         name = (options.get("--config-name") or options.get("-cn") or name).removesuffix(".yaml")

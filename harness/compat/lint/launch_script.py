@@ -14,12 +14,12 @@ from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.lint_measurements import ScriptNote
 from harness.compat.lint.python_program import (
     CONFIG_OPTIONS,
-    is_from_outside,
     option,
     override_words,
     python_program,
     runtime_variables,
     unknown_options,
+    words_from_outside,
 )
 from harness.compat.lint.setting_changes import nearest_word
 from harness.compat.lint.shell.evaluator import Command, Evaluator
@@ -189,7 +189,7 @@ def _read_launch(
     added: set[str] = set()
     removed: set[str] = set()
     missing_values: dict[str, ScriptValue] = {}
-    unread = [word for word in rest if is_from_outside(word)]
+    unread = words_from_outside(rest)
     words = override_words(rest)
     for word in words:
         match = OVERRIDE.match(word.text)
@@ -205,11 +205,6 @@ def _read_launch(
             added |= {key} if match["prefix"] else set()
             if word.text == match[0] and _is_bare_word(rest, word):
                 missing_values[key] = overrides[key]
-    for word in unread:
-        outside = word.unknown.isidentifier() or word.unknown.isdigit()
-        text = f"the overrides in {word.text} are given from outside" if outside else ""
-        text = text or f"the overrides in {word.text} are not read"
-        notes.append(ScriptNote(line=word.where.line, text=text, unread=not outside))
     if not (overrides or removed or unread or cut_off):
         return None
     runtime = runtime_variables(command.arguments, evaluator.file_text)
@@ -217,7 +212,7 @@ def _read_launch(
         notes.append(ScriptNote(line=command.where.line, text=runtime.problem))
     device = overrides["trainer.device"].text if "trainer.device" in overrides else "npu"
     model = overrides.get("actor_rollout_ref.model.path")
-    return JobSettings(
+    job = JobSettings(
         name=Path(evaluator.path).name,
         where=Location(evaluator.path, command.where.line, command.where.column),
         overrides=overrides,
@@ -239,6 +234,18 @@ def _read_launch(
         cut_off=cut_off,
         unknown_options=unknown_options(rest),
     )
+    notes += _unread_notes(unread) if job.is_verl else ()
+    return job
+
+
+def _unread_notes(words: Sequence[ScriptValue]) -> Iterator[ScriptNote]:
+    """Words of a job that can be any override."""
+    for word in words:
+        outside = word.unknown.isidentifier() or word.unknown.isdigit()
+        text = "given from outside" if outside else "not read"
+        yield ScriptNote(
+            line=word.where.line, text=f"the overrides in {word.text} are {text}", unread=not outside
+        )
 
 
 def _is_bare_word(words: Sequence[ScriptValue], before: ScriptValue) -> bool:

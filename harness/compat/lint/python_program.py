@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from harness.compat.lint.shell.launchers import PYTHON
+from harness.compat.lint.shell.launchers import is_python
 from harness.compat.lint.shell.values import Expansion, ScriptValue
 
 CONFIG_OPTIONS = ("--config-name", "--config-path", "--config-dir", "-cn", "-cp", "-cd")
@@ -33,8 +33,8 @@ def python_program(words: Sequence[ScriptValue]) -> tuple[str, Sequence[ScriptVa
 
     A module that starts another one, such as `torch.distributed.run -m MODULE`, is not the program.
     """
-    for position, word in enumerate(words):
-        if PYTHON.fullmatch(word.text):
+    for position in range(len(words)):
+        if is_python(words, position):
             entry, after = _entry(words[position + 1 :])
             if entry:
                 return entry, words[position + 1 + after :]
@@ -107,6 +107,15 @@ def override_words(words: Sequence[ScriptValue]) -> tuple[ScriptValue, ...]:
         and not is_from_outside(word)
         and not (position and words[position - 1].text in VALUED_OPTIONS)
     )
+
+
+def words_from_outside(words: Sequence[ScriptValue]) -> list[ScriptValue]:
+    """The words that can be any override; the values of Hydra's options are none."""
+    return [
+        word
+        for position, word in enumerate(words)
+        if is_from_outside(word) and not (position and words[position - 1].text in VALUED_OPTIONS)
+    ]
 
 
 def is_from_outside(word: ScriptValue) -> bool:

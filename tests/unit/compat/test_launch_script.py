@@ -361,3 +361,100 @@ def test_windows_line_ends_are_told() -> None:
     script = parse_script(f"python -m {PPO} \\\r\n  trainer.nnodes=1\r\n")
     assert script.notes[0].unread
     assert "dos2unix" in script.notes[0].text
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        '"${CONDA_BIN}python3"',
+        "$PYTHON",
+        "uv run --isolated --extra verl",
+        "uv run python",
+        "$ROOT/bin/python -u",
+    ],
+)
+def test_a_python_whose_path_only_a_run_knows_starts_the_job(launcher):
+    script = parse_script(f"{launcher} -m verl.trainer.main_ppo trainer.nnodes=2\n")
+    assert [(job.entry, job.nodes) for job in script.jobs] == [("verl.trainer.main_ppo", 2)]
+    assert not script.notes
+
+
+WAITING = """wait_for_server() {
+    local attempt=0
+    while [ $attempt -lt 60 ]; do
+        if curl -s http://localhost/health; then return 0; fi
+        attempt=$((attempt + 1))
+        sleep 10
+    done
+    return 1
+}
+if ! wait_for_server; then exit 1; fi
+while true; do
+    count=$(ray status | grep -c GPU)
+    if [ "$count" -eq 8 ]; then break; fi
+    sleep 1
+done
+monitor() { while true; do sleep 60; done; }
+monitor &
+python3 -m verl.trainer.main_ppo trainer.nnodes=2
+"""
+
+
+def test_loops_that_wait_for_other_processes_do_not_hide_the_job_behind_them():
+    script = parse_script(WAITING)
+    assert [job.nodes for job in script.jobs] == [2]
+    assert not [note for note in script.notes if note.unread]
+
+
+def test_what_a_waiting_loop_counts_is_not_known_after_it():
+    script = parse_script(WAITING.replace("local ", "").replace("nnodes=2", "nnodes=$attempt"))
+    assert any(job.overrides["trainer.nnodes"].unknown for job in script.jobs)
+
+
+def test_a_long_list_with_open_conditions_is_read_to_its_end():
+    items = " ".join(f"data{number}" for number in range(30))
+    script = parse_script(
+        f'for name in {items}; do\n  file=$(find . -name $name)\n  if [ -z "$file" ]; then continue; fi\n'
+        "  if [ $name = data29 ]; then python3 -m verl.trainer.main_ppo trainer.nnodes=2; fi\ndone\n"
+    )
+    assert [job.nodes for job in script.jobs] == [2]
+    assert not [note for note in script.notes if note.unread]
+
+
+def test_the_element_of_an_array_with_an_index_that_only_a_run_knows_is_not_empty():
+    script = parse_script(
+        'set -u\nLRS=(1e-6 1e-5)\npython3 -m verl.trainer.main_ppo trainer.x="${LRS[$SLURM_ARRAY_TASK_ID]}"\n'
+    )
+    assert script.jobs[0].overrides["trainer.x"].unknown
+
+
+def test_a_script_is_found_by_the_folder_that_its_path_names(tmp_path):
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "env.sh").write_text("NODES=2\n")
+    (scripts / "inner.sh").write_text('python3 -m verl.trainer.main_ppo trainer.nnodes=$NODES "$@"\n')
+    (scripts / "run.sh").write_text(
+        'source "$PROJECT/scripts/env.sh"\nexport NODES\nbash /home/me/project/scripts/inner.sh trainer.x=1\n'
+        "bash /home/me/elsewhere/inner.sh trainer.x=2\n"
+    )
+    script = read_script(scripts / "run.sh")
+    assert [(job.nodes, job.overrides["trainer.x"].text) for job in script.jobs] == [(2, "1")]
+    assert ["elsewhere" in note.text for note in script.notes] == [True]
+
+
+def test_scripts_that_activate_an_environment_are_told_and_leave_nothing_unread():
+    script = parse_script(
+        "source /usr/local/Ascend/ascend-toolkit/set_env.sh\nsource .venv/bin/activate\n"
+        "python3 -m verl.trainer.main_ppo trainer.nnodes=2\n"
+    )
+    assert len(script.notes) == 2
+    assert not any(note.unread for note in script.notes)
+
+
+def test_values_of_options_and_words_of_other_programs_are_no_overrides():
+    script = parse_script(
+        "python -m verl_tool.servers.serve --host $(hostname -i) --port $(shuf -i 1-9 -n 1)\n"
+        'python3 -m verl.trainer.main_ppo --config-path "$(pwd)/recipe/fapo/config" trainer.nnodes=2\n'
+    )
+    assert not [note for note in script.notes if note.unread]
+    assert not script.jobs[-1].has_unread_arguments

@@ -24,6 +24,7 @@ from harness.compat.lint.shell.launchers import (
     PYTHON,
     command_lines,
     is_npu_probe,
+    is_python,
     looked_up,
     shell_script,
     xargs_commands,
@@ -50,6 +51,13 @@ _ENDED_BY_FAILURE = ("CallExpr", "TestClause", "ArithmCmd", "LetClause")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ENV_OPTION = re.compile(r"(?:-u|--unset=?)(?P<name>.*)")
 _SUBSTITUTION = re.compile(r"\$\((?!\()|`")
+#: A folder that a path begins with and only a run knows.
+_UNKNOWN_FOLDER = re.compile(r"(?:\$\w+|\$\{\w+\}|\$\([^()]*(?:\([^()]*\)[^()]*)*\))/")
+#: Scripts of tools that add programs and libraries to the environment of a shell.
+_ACTIVATION = re.compile(
+    r"(?:.*/)?(?:activate|conda\.sh|bash_completion|nvm\.sh|set_env\.sh|setenv\.bash|modules?\.sh|\.?bashrc|\.profile"
+    r"|\.bash_profile)"
+)
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -420,7 +428,8 @@ class Evaluator:
 
     def _program(self, call: Call) -> Outcomes:
         arguments, world, own, where = call.arguments, call.world, call.own, call.where
-        if arguments[0].whole:
+        starts_python = any(is_python(arguments, position) for position in range(len(arguments)))
+        if arguments[0].whole and not starts_python:
             self._note(where, f"the command in {arguments[0].text} is not read", unread=True)
         name = Path(arguments[0].text).name
         if name == "env":
@@ -436,7 +445,7 @@ class Evaluator:
         for line in command_lines(arguments):
             self._nested(line, own.copy(), line.where)
         world.write(_printed(arguments))
-        if self._substitutions and not any(PYTHON.fullmatch(argument.text) for argument in arguments):
+        if self._substitutions and not starts_python:
             return [(world, Truth.RAN)]
         if len(self.commands) >= MAX_COMMANDS:
             raise TooLargeError(f"it starts more than {MAX_COMMANDS} programs")
@@ -557,7 +566,8 @@ class Evaluator:
         text = self._text_beside(arguments[1], world)
         if text is None:
             problem = f"`{arguments[1].text}` is not read: no such file lies beside this script"
-            self._note(where, problem, unread=True)
+            # What prepares a shell for other programs sets no variable of the job.
+            self._note(where, problem, unread=not _ACTIVATION.fullmatch(arguments[1].text))
             return [(world, Truth.RAN)]
         return self._nested(text, world, where)
 
@@ -570,17 +580,30 @@ class Evaluator:
         written = world.files.get(path.text.removeprefix("./"))
         if written is not None:
             return written
-        if self._folder is None or path.unknown or _BLOCKED_NAMES.search(path.text):
+        if self._folder is None or _BLOCKED_NAMES.search(_UNKNOWN_FOLDER.sub("", path.text)):
             return None
         folder = self._folder.resolve()
         try:
-            for base in (folder, Path()):
-                file = (base / path.text).resolve()
+            for file in _places_beside(path, folder):
                 if file.is_relative_to(folder) and file.is_file() and file.stat().st_size <= MAX_SCRIPT_BYTES:
                     return Expansion(text=file.read_text("utf-8"))
         except (OSError, ValueError):
             return None
         return None
+
+
+def _places_beside(path: ScriptValue, folder: Path) -> Iterator[Path]:
+    """Where the file of a path can be: as it stands, or in the script's folder, which the path names.
+
+    `/home/me/project/scripts/env.sh` and `$PROJECT/scripts/env.sh` are the file beside a script of a folder
+    `scripts`, wherever the project lies on the host.
+    """
+    if not path.unknown:
+        yield (folder / path.text).resolve()
+        yield Path(path.text).resolve()
+    parts = path.text.split("/")
+    if len(parts) > 1 and (parts[-2] == folder.name or _UNKNOWN_FOLDER.fullmatch("/".join(parts[:-1]) + "/")):
+        yield (folder / parts[-1]).resolve()
 
 
 def _names(tree: SyntaxNode) -> tuple[frozenset[str], frozenset[str]]:

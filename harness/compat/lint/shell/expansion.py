@@ -407,18 +407,22 @@ class Expander:
         if variable is None:
             return world.text(name) if name == "BASH_SOURCE" else None
         place = self._index(index, variable, world)
-        element = variable.element(place)
+        if place.unknown:
+            return self._unknown(node, place.unknown)
+        element = variable.element(place.text)
         if element is None and node.child("Exp") is None:
-            return self._nothing(f"{name}[{place}]", world)
+            return self._nothing(f"{name}[{place.text}]", world)
         return element
 
-    def _index(self, index: SyntaxNode, variable: Variable | None, world: World) -> str:
-        if variable is not None and not isinstance(variable.value, (tuple, Expansion, Sparse)):
-            return self.text(index, world).text
+    def _index(self, index: SyntaxNode, variable: Variable, world: World) -> Expansion:
+        if not isinstance(variable.value, (tuple, Expansion, Sparse)):
+            return self.text(index, world)
+        if isinstance(variable.value, Expansion) and variable.value.unknown:
+            return variable.value
         try:
-            return str(self.number(index, world))
-        except UnknownNumberError:
-            return self.text(index, world).text
+            return Expansion(text=str(self.number(index, world)))
+        except UnknownNumberError as error:
+            return self._unknown(index, str(error))
 
     def _elements(self, node: SyntaxNode, name: str, world: World) -> Expansion | Fields:
         if name in ALL_ELEMENTS:

@@ -10,11 +10,13 @@ from pathlib import Path
 from harness.compat.lint.shell.values import Expansion, ScriptValue
 
 #: Builtins and programs that run the rest of their words as a command.
-PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
+PYTHON = re.compile(r"(?:(?:.*/)?|.*[})`])(?:python[\d.]*|torchrun|accelerate|deepspeed)", re.DOTALL)
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 PREFIXES = ("exec", "command", "builtin", "time", "nohup", "sudo")
 #: How many lines of an input `xargs` is read with.
 MAX_LINES = 50
 _NPU_IMPORT = re.compile(r"\s*import torch(?:_npu)?(?:\s*[,;]\s*(?:import )?torch_npu)?\s*")
+_UV = re.compile(r"(?:.*/)?uv")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 _OPTION = re.compile(r"--?[\w-]+=")
 _PYTHON = re.compile(r"\b(?:python[\d.]*|torchrun)\s")
@@ -23,6 +25,17 @@ _PROGRAM = re.compile(r"\s-m\s*[A-Za-z_]|\.py\b")
 _READERS = re.compile(
     r"(?:.*/)?(?:[efp]?grep|pkill|killall|g?awk|sed|logger|git|find|test|tee|curl|wandb|python[\d.]*)"
 )
+
+
+def is_python(words: Sequence[ScriptValue], position: int) -> bool:
+    """Whether the word at a position starts Python: by its name, as `uv run`, or as `$NAME -m MODULE`."""
+    word, following = words[position], words[position + 1 : position + 3]
+    if PYTHON.fullmatch(word.text):
+        return True
+    if word.text == "run" and position:
+        return bool(_UV.fullmatch(words[position - 1].text))
+    is_module = len(following) == 2 and following[0].text == "-m" and _MODULE.fullmatch(following[1].text)
+    return bool(word.unknown and not position and is_module)
 
 
 def is_npu_probe(arguments: Sequence[ScriptValue]) -> bool:

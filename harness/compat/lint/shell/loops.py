@@ -17,6 +17,10 @@ from harness.errors import Location
 
 #: How often a loop is read.
 MAX_ITERATIONS = 200
+#: After so many iterations, a loop that a condition which is not known can leave is read once for all others.
+MAX_OPEN_ITERATIONS = 4
+#: After so many items of a list, the states in which the script can be are merged before the next item.
+MAX_OPEN_ITEMS = 2
 
 
 class Noting(Protocol):
@@ -63,7 +67,7 @@ class Loops:
             items = list(world.arguments or ())
         left: Outcomes = []
         outcomes: Outcomes = [(world, Truth.YES)]
-        for item in items[:MAX_ITERATIONS]:
+        for number, item in enumerate(items[:MAX_ITERATIONS]):
             following: Outcomes = []
             for before, _truth in outcomes:
                 # An unknown list has unknown elements, which have the name of the loop's variable.
@@ -73,6 +77,8 @@ class Loops:
                 following += goes_on
                 left += leaves
             outcomes = bounded(following)
+            if number >= MAX_OPEN_ITEMS and len(outcomes) > 1:
+                outcomes = [(_one([one for one, _ in outcomes]), Truth.OPEN)]
         if len(items) > MAX_ITERATIONS and outcomes:
             self._too_often(node)
         return bounded([*left, *outcomes])
@@ -86,6 +92,7 @@ class Loops:
             for _ in range(MAX_ITERATIONS):
                 if loop.child("Cond") is not None and not self._expander.number(loop.child("Cond"), world):
                     return [*left, (world, Truth.YES)]
+                before = world.copy()
                 goes_on, leaves = _sorted(self._statements(node.children("Do"), world))
                 left += leaves
                 if not goes_on:
@@ -93,20 +100,23 @@ class Loops:
                 world = _one([one for one, _ in goes_on])
                 if loop.child("Post") is not None:
                     self._expander.number(loop.child("Post"), world)
+                if len(left) > MAX_OPEN_ITERATIONS:
+                    return bounded([*left, *self._once_or_not(node, merged([before, world]))])
         except UnknownNumberError:
-            return [*left, *self._once_or_not(node, world)]
+            return bounded([*left, *self._once_or_not(node, world)])
         self._too_often(node)
         return bounded([*left, (world, Truth.OPEN)])
 
     def _while(self, node: SyntaxNode, world: World) -> Outcomes:
         left: Outcomes = []
         for _ in range(MAX_ITERATIONS):
-            with self._tolerating():
-                found = self._statements(node.children("Cond"), world)
-            world, truth = found[0] if len(found) == 1 else (merged([one for one, _ in found]), Truth.OPEN)
-            known = truth.negated().known if node.flag("Until") else truth.known
-            if known is False or not world.running:
-                return [*left, (world, Truth.YES)]
+            before = world.copy()
+            world, known, ends = self._condition(node, world)
+            left += ends
+            if known is False:
+                return bounded([*left, (world, Truth.YES)])
+            if not world.running:
+                return bounded(left)
             if known is None:
                 return bounded([*left, *self._once_or_not(node, world)])
             goes_on, leaves = _sorted(self._statements(node.children("Do"), world))
@@ -114,8 +124,39 @@ class Loops:
             if not goes_on:
                 return bounded(left)
             world = _one([one for one, _ in goes_on])
+            if world == before:
+                # It changes nothing, as one that waits for another process.
+                return bounded(left or [(world, Truth.OPEN)])
+            if len(left) > MAX_OPEN_ITERATIONS:
+                return bounded([*left, *self._other_iterations(node, merged([before, world]))])
         self._too_often(node)
         return bounded([*left, (world, Truth.OPEN)])
+
+    def _condition(self, node: SyntaxNode, world: World) -> tuple[World, bool | None, Outcomes]:
+        """The world after the condition of `while` or `until`, and whether the loop goes on.
+
+        Also the outcomes in which the condition ends the script or function.
+        """
+        with self._tolerating():
+            found = self._statements(node.children("Cond"), world)
+        ends = [one for one in found if not one[0].running]
+        running = [one for one in found if one[0].running]
+        if not running:
+            return found[0][0], None, ends
+        truths = {truth for _, truth in running}
+        truth = truths.pop() if len(truths) == 1 else Truth.OPEN
+        known = truth.negated().known if node.flag("Until") else truth.known
+        return _one([one for one, _ in running]), known, ends
+
+    def _other_iterations(self, node: SyntaxNode, world: World) -> Outcomes:
+        """What any later iteration leads to. What the loop changes is not known in `world`."""
+        after, known, ends = self._condition(node, world)
+        if known is False:
+            return [*ends, (after, Truth.YES)]
+        if not after.running:
+            return ends
+        goes_on, leaves = _sorted(self._statements(node.children("Do"), after.copy()))
+        return [*ends, *leaves] if known else [*ends, *goes_on, *leaves, (after, Truth.YES)]
 
     def _once_or_not(self, node: SyntaxNode, world: World) -> Outcomes:
         goes_on, leaves = _sorted(self._statements(node.children("Do"), world.copy()))

@@ -18,7 +18,14 @@ def bounded(outcomes: Outcomes) -> Outcomes:
     found = [(world, truth) for truth, worlds in by_truth.items() for world in distinct(worlds)]
     if len(found) <= MAX_WORLDS:
         return found
-    running = [world for world, _ in found if world.running]
-    if not running:
-        return found[:1]
-    return [(merged(running), Truth.OPEN)]
+    groups: dict[tuple[bool, bool, int, bool, Truth | None], Outcomes] = {}
+    for world, truth in found:
+        state = world.ended, world.returned, world.left_loops, world.continued
+        # What a function returns decides what its caller does.
+        groups.setdefault((*state, truth if world.returned else None), []).append((world, truth))
+    return [_as_one(group) for group in groups.values()]
+
+
+def _as_one(group: Outcomes) -> tuple[World, Truth]:
+    truths = {truth for _, truth in group}
+    return merged([world for world, _ in group]), truths.pop() if len(truths) == 1 else Truth.OPEN
