@@ -51,7 +51,12 @@ def command() -> None:
     "  npu-matrix knowledge update --output surfaces.pack --json" + _codes(UPDATE_CODES),
 )
 @click.argument("packages", nargs=-1, metavar="[PACKAGE]...")
-@click.option("--since", default="2024-01-01", show_default=True, help="Leave out releases before this date.")
+@click.option(
+    "--since",
+    default="2024-01-01",
+    show_default=True,
+    help="Of the two years before this date, read only the last release of each minor release.",
+)
 @click.option(
     "--minutes",
     type=NumberRange(min=0, min_open=True),

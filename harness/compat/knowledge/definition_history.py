@@ -21,7 +21,7 @@ from harness.compat.knowledge.surface_pack import (
     signatures_of,
 )
 from harness.compat.surface.api_surface import ApiDefinition, ApiSurface, Presence, module_of_file
-from harness.compat.surface.call_signature import CallSignature
+from harness.compat.surface.call_signature import CallSignature, signature_of
 from harness.compat.surface.dynamic_attributes import Openness
 from harness.compat.surface.module_names import decorators, dotted
 from harness.sources.packages.lockfile import normal_name
@@ -30,6 +30,8 @@ from harness.sources.packages.lockfile import normal_name
 UseTest = Callable[[ApiSurface, str], InRelease]
 #: More modules of one package than this define names such as `forward`: nothing follows from them.
 MOST_MODULES = 12
+#: Base classes of pydantic and msgspec without fields.
+MODELS = frozenset({"BaseModel", "Struct"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +48,8 @@ def definition_history(
     """Over which releases of a package a use of `Class`, `Class.method` or `function` works.
 
     UNKNOWN for releases that do not define the first part of the name. The use has failed, so a module in
-    whose definition it works in every release is not the one that is meant; if the release `failed_in` is in
-    the pack, the module is one in which it fails there.
+    whose definition it works in every release is not the one that is meant, nor is one that tells nothing; if
+    the release `failed_in` is in the pack, the module is one in which it fails there.
     """
     first, _, rest = name.partition(".")
     paths = pack.modules_defining(package, first)
@@ -59,13 +61,18 @@ def definition_history(
     versions = [version for version, _surface in surfaces]
     at = versions.index(failed_in) if failed_in in versions else None
     meant = [one for one in states.values() if at is not None and one[at] is InRelease.MISSING]
-    meant = meant or [one for one in states.values() if InRelease.MISSING in one] or list(states.values())
+    meant = meant or [one for one in states.values() if _differs(one)] or list(states.values())
     releases = []
     for number, (version, surface) in enumerate(surfaces):
         found = [one[number] for one in meant if one[number] is not None]
         state = InRelease.NOT_READ if surface is None else _joined([one for one in found if one])
         releases.append((version, state))
     return NameHistory(package=normal_name(package), name=name, releases=tuple(releases))
+
+
+def _differs(states: list[InRelease | None]) -> bool:
+    known = {*states} - {None}
+    return InRelease.MISSING in known or len(known) > 1
 
 
 def _state_in(
@@ -116,10 +123,11 @@ def takes_keyword(parameter: str) -> UseTest:
         if signatures:
             return _joined([accepts(one) for one in signatures])
         owner = api.find(name.removesuffix(".__init__")).definition
-        # The `__init__` of a dataclass takes its fields.
-        return (
-            in_release(api.member(owner, parameter).presence) if _takes_fields(owner) else InRelease.UNKNOWN
-        )
+        if not _takes_fields(owner):
+            return InRelease.UNKNOWN
+        # The `__init__` of a dataclass takes its fields, and those of its bases.
+        found = in_release(api.member(owner, parameter).presence)
+        return InRelease.MISSING if found is InRelease.UNKNOWN and _has_own_fields(owner) else found
 
     return works
 
@@ -154,7 +162,7 @@ def takes_positional(given: int) -> UseTest:
     def works(api: ApiSurface, name: str) -> InRelease:
         definition = _function(api, name)
         states = []
-        for one in definition.signatures if definition else ():
+        for one in _own_signatures(definition) if definition else ():
             count = len(one.positional_only) + len(one.positional)
             enough = one.var_positional or count >= given
             states.append(InRelease.FOUND if enough else InRelease.MISSING)
@@ -234,15 +242,25 @@ def _defined(api: ApiSurface, module: str) -> dict[str, list[ast.stmt]]:
 
 def _called(api: ApiSurface, name: str) -> tuple[CallSignature, ...]:
     """The signatures of what a call of this name calls, without `self`."""
-    if name.endswith(".__init__"):
-        return signatures_of(api, name.removesuffix(".__init__"))
     definition = _function(api, name)
     if definition is None or definition.is_class:
         return signatures_of(api, name)
     node = definition.node
-    is_method = (holder := api.find(name.rpartition(".")[0]).definition) is not None and holder.is_class
+    holder = api.find(name.rpartition(".")[0]).definition
+    is_method = name.endswith(".__init__") or (holder is not None and holder.is_class)
     static = isinstance(node, ast.FunctionDef) and "staticmethod" in decorators(node)
-    return tuple(one.bound() if is_method and not static else one for one in definition.signatures)
+    return tuple(one.bound() if is_method and not static else one for one in _own_signatures(definition))
+
+
+def _own_signatures(definition: ApiDefinition) -> tuple[CallSignature, ...]:
+    """The signatures that a function states, whatever its decorators make of it.
+
+    The message of a failed call names the function that was called in the end, which is the decorated one.
+    """
+    node = definition.node
+    if definition.signatures or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return definition.signatures
+    return () if "overload" in decorators(node) else (signature_of(node),)
 
 
 def _function(api: ApiSurface, name: str) -> ApiDefinition | None:
@@ -268,8 +286,17 @@ def _takes_fields(definition: ApiDefinition | None) -> TypeGuard[ApiDefinition]:
     node = definition.node if definition else None
     if not isinstance(node, ast.ClassDef):
         return False
-    bases = {dotted(base).rpartition(".")[2] for base in node.bases}
-    return "dataclass" in decorators(node) or bool(bases & {"BaseModel", "Struct"})
+    return "dataclass" in decorators(node) or bool(_bases(node) & MODELS)
+
+
+def _has_own_fields(definition: ApiDefinition) -> bool:
+    """Whether all fields of a class that takes its fields are in its body."""
+    node = definition.node
+    return isinstance(node, ast.ClassDef) and _bases(node) <= MODELS
+
+
+def _bases(node: ast.ClassDef) -> set[str]:
+    return {dotted(base).rpartition(".")[2] for base in node.bases}
 
 
 def _is_abstract(definition: ApiDefinition | None) -> bool:

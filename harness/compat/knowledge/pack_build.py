@@ -29,12 +29,14 @@ COMPILED = (".so", ".pyd")
 
 @dataclass(frozen=True, kw_only=True)
 class BuildPlan:
-    """What to add. since: releases uploaded before this date (YYYY-MM-DD) are left out.
+    """What to add. since: of the releases uploaded before this date (YYYY-MM-DD), only the last one of each
+    minor release is read. minors_since: none that was uploaded before this date is read.
 
     deadline: a time of `time.monotonic`; releases that would be read later are listed as not read.
     """
 
     since: str
+    minors_since: str = ""
     deadline: float = float("inf")
     prereleases: bool = True
 
@@ -76,7 +78,8 @@ class PackageBuild:
         A release that cannot be read is listed with the reason. One that was uploaded again with another
         archive is not read again. Development releases are left out if the package has others.
         """
-        wanted = [one for one in listed if _is_wanted(one, self._plan)]
+        last = set(_last_of_minors(listed).values())
+        wanted = [one for one in listed if _is_wanted(one, self._plan, is_last=one.version in last)]
         finished = [one for one in wanted if not Version(one.version).is_devrelease]
         for release in _in_order(finished or wanted):
             stored = self._releases.get(release.version)
@@ -113,17 +116,24 @@ class PackageBuild:
 
 def _in_order(releases: Sequence[ListedRelease]) -> list[ListedRelease]:
     """The order of reading. If time is short, every minor release is there with its last patch release."""
+    last = set(_last_of_minors(releases).values())
     newest_first = list(reversed(releases))
+    return sorted(newest_first, key=lambda one: one.version not in last)
+
+
+def _last_of_minors(releases: Sequence[ListedRelease]) -> dict[tuple[int, ...], str]:
+    """The last release of each minor release; a prerelease only if there is no other one."""
     last: dict[tuple[int, ...], str] = {}
-    for release in newest_first:
-        last.setdefault(Version(release.version).release[:2], release.version)
-    return sorted(newest_first, key=lambda one: one.version not in last.values())
+    for release in sorted(releases, key=lambda one: not Version(one.version).is_prerelease):
+        last[Version(release.version).release[:2]] = release.version
+    return last
 
 
-def _is_wanted(release: ListedRelease, plan: BuildPlan) -> bool:
+def _is_wanted(release: ListedRelease, plan: BuildPlan, *, is_last: bool) -> bool:
     if Version(release.version).is_prerelease and not plan.prereleases:
         return False
-    return not release.uploaded or release.uploaded >= plan.since
+    since = plan.minors_since or plan.since if is_last else plan.since
+    return not release.uploaded or release.uploaded >= since
 
 
 def packed_files(sources: Path, outlined: Callable[[bytes], bytes] = outline) -> Iterator[tuple[str, bytes]]:

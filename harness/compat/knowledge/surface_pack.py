@@ -223,6 +223,10 @@ class SurfacePack:
         """The releases of a package, oldest first; empty for a package that is not in the pack."""
         return self._part(package).releases if self.has(package) else ()
 
+    def paths(self, package: str) -> frozenset[str]:
+        """The paths of all files that any release of a package has."""
+        return frozenset(self._part(package).paths()) if self.has(package) else frozenset()
+
     def release(self, package: str, version: str) -> ReleaseSurface | None:
         """One release; None if the pack does not have it or it was not read."""
         wanted = _version(version)
@@ -270,6 +274,24 @@ class SurfacePack:
                 for version, surface in self.surfaces(package)
             ),
         )
+
+    def stated_history(self, package: str, dotted: str) -> NameHistory:
+        """Like `history`, but a name that a module may only define at run time is MISSING.
+
+        UNKNOWN where the module does not exist, was not parsed or has the name in quotes.
+        """
+        holder, _, name = dotted.rpartition(".")
+        quoted = re.compile(rb"""["']%s["']""" % re.escape(name).encode())
+        states = []
+        for version, surface in self.surfaces(package):
+            state = InRelease.NOT_READ
+            if surface:
+                state = _OF_PRESENCE[surface.api.find(dotted).presence]
+                module = surface.api.source(holder)
+                if state is InRelease.UNKNOWN and module and not quoted.search(module):
+                    state = InRelease.MISSING
+            states.append((version, state))
+        return NameHistory(package=normal_name(package), name=dotted, releases=tuple(states))
 
     def parameter_history(self, package: str, function: str, parameter: str) -> NameHistory:
         """A parameter of a function or of a class's `__init__` over all releases of its package.
@@ -325,7 +347,14 @@ class SurfacePack:
 
         A name that is defined at run time is in a text, too, unless it is composed of parts.
         """
-        whole = re.compile(rb"\b%s\b" % re.escape(word).encode())
+        return self._text_history(package, word, rb"\b%s\b")
+
+    def method_history(self, package: str, name: str) -> NameHistory:
+        """Whether any class of a release defines a method, over all releases of a package."""
+        return self._text_history(package, name, rb"\n +(?:async )?def %s\(")
+
+    def _text_history(self, package: str, word: str, pattern: bytes) -> NameHistory:
+        whole = re.compile(pattern % re.escape(word).encode())
         states = []
         for version, surface in self.surfaces(package):
             state = InRelease.NOT_READ

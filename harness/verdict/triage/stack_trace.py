@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.digest import digest_json
 from harness.verdict.triage.log_line import LogLine, shown
@@ -18,12 +18,15 @@ FRAME = re.compile(
 HEADLESS = re.compile(r'\s*File "[^"]{1,1000}", line \d{1,9}, in \S')
 #: A frame of a traceback contains this text.
 FRAME_NEEDLE = '", line '
-EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?)(?:: (?P<message>.*))?$")
+EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?)(?::(?: (?P<message>.*))?)?$")
 # After `ray.exceptions.RayTaskError(ValueError): ray::Worker.run() (pid=1, ip=...)` the worker's stack
 # follows.
 RAY_WRAPPER = re.compile(
     r"(?:ray\.exceptions\.)?(?:RayTaskError|ActorDiedError|RayActorError)\b|.{0,300}\bray::\S{1,200} \(pid="
 )
+# A message that ends like this goes on in the next line, or in two: pydantic names class, field and reason.
+CONTINUED = re.compile(r":\s*$")
+CONTINUED_TWICE = re.compile(r"\bvalidation errors? for \S{1,200}$|^[\w.]{1,200}:\s*$")
 MOST_LINES = 400
 CLUSTER_FRAMES = 6
 SHORTENED = 500
@@ -62,11 +65,12 @@ PATHS = re.compile(r"(?:/[\w.@+-]+){2,}")
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of a stack."""
+    """One frame of a stack. code: the line of source that the traceback shows, or ""."""
 
     file: str
     line: int
     function: str
+    code: str = ""
 
     @property
     def place(self) -> str:
@@ -123,6 +127,10 @@ class _OpenTraceback:
     seen: int = 0
     frames: list[Frame] = field(default_factory=list)
     wrapped: str = ""
+    # The exception whose message goes on, what was read of it, and how many lines are missing.
+    kind: str = ""
+    message: str = ""
+    missing: int = 0
 
 
 class TracebackReader:
@@ -146,6 +154,9 @@ class TracebackReader:
             del self._open[process]
         for found in self._open.values():
             found.seen += 1
+        continued = self._open.get(line.process)
+        if continued is not None and continued.kind:
+            return self._continue_message(continued, number, line)
         if HEAD_LINE.match(line.body):
             self._open[line.process] = _OpenTraceback(first=number, last=number, rank=line.rank)
             return None
@@ -158,9 +169,15 @@ class TracebackReader:
     def finish(self) -> list[LoggedFailure]:
         """The unfinished tracebacks at the end of the log, as failures without a message."""
         unfinished = [
-            _failure(found, found.wrapped or "unfinished traceback", "", found.last, process)
+            _failure(
+                found,
+                found.kind or found.wrapped or "unfinished traceback",
+                found.message,
+                found.last,
+                process,
+            )
             for process, found in self._open.items()
-            if found.frames or found.wrapped
+            if found.frames or found.wrapped or found.kind
         ]
         self._open.clear()
         return unfinished
@@ -173,6 +190,8 @@ class TracebackReader:
             found.frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or ""))
             return None
         if not body.strip() or body[0] in " \t":
+            if found.frames and not found.frames[-1].code and body.strip():
+                found.frames[-1] = replace(found.frames[-1], code=shown(body.strip(), 300))
             return None
         if RAY_WRAPPER.match(body):
             found.wrapped = body
@@ -181,9 +200,28 @@ class TracebackReader:
         exception = EXCEPTION.match(body)
         if not exception:
             return None
-        del self._open[line.process]
         found.rank = found.rank if found.rank is not None else line.rank
+        found.missing = 2 if CONTINUED_TWICE.search(body) else 1 if CONTINUED.search(body) else 0
+        if found.missing:
+            found.kind = (exception["type"] or "").removesuffix(":")
+            found.message = exception["message"] or ""
+            return None
+        del self._open[line.process]
         return _failure(found, exception["type"], exception["message"] or "", number, line.process)
+
+    def _continue_message(self, found: _OpenTraceback, number: int, line: LogLine) -> LoggedFailure | None:
+        """Add a line to a message; the failure if the message ends with it or before it."""
+        is_head = bool(HEAD_LINE.match(line.body))
+        if line.body.strip() and not is_head and not FRAME.match(line.body):
+            found.message = f"{found.message} {line.body.strip()}".strip()
+            found.last = number
+            found.missing -= 1
+            if found.missing:
+                return None
+        del self._open[line.process]
+        if is_head:
+            self._open[line.process] = _OpenTraceback(first=number, last=number, rank=line.rank)
+        return _failure(found, found.kind, found.message, found.last, line.process)
 
 
 def _failure(found: _OpenTraceback, kind: str, message: str, number: int, process: str) -> LoggedFailure:

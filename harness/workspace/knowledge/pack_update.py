@@ -26,6 +26,8 @@ PACKAGES = (
     *("numpy", "torch"),
 )
 SINCE = "2024-01-01"
+#: Of the years before, the last release of each minor release: since when an old name exists.
+MINORS_YEARS = 2
 #: What was read of a package is written to the pack at least this often, in seconds.
 CHECKPOINT_S = 600.0
 
@@ -66,7 +68,8 @@ def update_pack(
     and every few minutes within one; after an interruption the next update continues there.
     """
     deadline = time.monotonic() + request.seconds
-    plan = BuildPlan(since=request.since, deadline=deadline)
+    minors_since = f"{int(request.since[:4]) - MINORS_YEARS:04}{request.since[4:]}"
+    plan = BuildPlan(since=request.since, minors_since=minors_since, deadline=deadline)
     done = []
     for package in request.packages:
         tagged = tagged_releases(package, request.mirrors)

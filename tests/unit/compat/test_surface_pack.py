@@ -130,6 +130,16 @@ def test_the_order_of_reading_does_not_change_the_digest(tmp_path: Path) -> None
     assert at_once == in_steps
 
 
+def test_of_old_releases_the_last_of_each_minor_release_is_read(tmp_path: Path) -> None:
+    file = write_zip(tmp_path / "lib.zip", {"lib/__init__.py": "v = 1\n"})
+    dates = {"0.8.0": "2021-01-01", "0.9.0": "2023-01-01", "0.9.1": "2023-02-01", "1.0.0": "2024-02-01"}
+    listed = [ListedRelease(version=v, uploaded=day, files=()) for v, day in dates.items()]
+    plan = BuildPlan(since="2024-01-01", minors_since="2022-01-01")
+    build = PackageBuild(None, lambda _one: Sources(file=file), plan, lambda _: None)
+    build.add(listed)
+    assert [one.version for one in build.files().releases] == ["0.9.1", "1.0.0"]
+
+
 def test_a_release_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "no.whl").write_bytes(b"not a wheel")
     listed = [ListedRelease(version="1.0", uploaded="2025-01-01", files=())]

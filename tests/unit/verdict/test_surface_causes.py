@@ -191,7 +191,7 @@ def test_an_imported_name_that_no_release_has_was_written_for_another_one(pack_f
     cause = derived(text, pack_file, vllm="0.9.1")
     assert cause is not None
     assert cause.degree == "likely"
-    assert "`vllm.core.never` is in none of the 3 releases of vllm from 0.8.5 to 0.10.0" in cause.sentence
+    assert "`vllm.core.never` exists in none of the 3 releases of vllm from 0.8.5 to 0.10.0" in cause.sentence
 
 
 def test_a_release_that_was_not_read_proves_nothing(pack_file: Path) -> None:
@@ -398,3 +398,142 @@ def test_a_broken_requirement_between_the_packages_of_a_use(
     assert (cause.degree == "proven") is is_proven
     if is_proven:
         assert cause.sentence == f"vllm 0.6.3 requires torch==2.4.0, and torch {torch} is installed"
+
+
+def packed(tmp_path: Path, packages: dict[str, dict[str, dict[str, str]]]) -> Path:
+    """A pack of packages: name -> release -> path without its ending -> source."""
+    contents = {
+        name: releases({version: files(**modules) for version, modules in found.items()})
+        for name, found in packages.items()
+    }
+    write_pack(tmp_path / "p.pack", contents)
+    return tmp_path / "p.pack"
+
+
+def traced(*frames: str, error: str) -> str:
+    lines = "".join(f'  File "/x/site-packages/{frame}\n' for frame in frames)
+    return f"Traceback (most recent call last):\n{lines}{error}"
+
+
+def test_the_message_is_about_the_decorated_function(tmp_path: Path) -> None:
+    early, late = (f"class Net:\n @wrapped\n def forward(self, {names}): ...\n" for names in ("a", "a, b"))
+    pack = packed(tmp_path, {"vllm": {"0.8.5": {"vllm__net": early}, "0.9.1": {"vllm__net": late}}})
+    cause = derived("TypeError: Net.forward() got an unexpected keyword argument 'b'", pack, vllm="0.8.5")
+    assert cause is not None
+    assert (cause.degree, cause.packages) == ("proven", ("vllm",))
+
+
+def test_an_argument_that_no_release_takes(pack_file: Path) -> None:
+    text = "TypeError: Batch.__init__() got an unexpected keyword argument 'forked'"
+    cause = derived(text, pack_file, vllm="0.9.1")
+    assert cause is not None
+    assert cause.degree == "likely"
+    assert "takes `forked` in none of the 3 releases of vllm from 0.8.5 to 0.10.0" in cause.sentence
+
+
+def test_what_every_release_has_is_only_a_symptom(pack_file: Path) -> None:
+    text = "ImportError: cannot import name 'Batch' from 'vllm.core' (/x/vllm/core.py)"
+    cause = derived(text, pack_file)
+    assert cause is not None
+    assert cause.degree == "symptom"
+    assert "the installed vllm is older, or its installation is incomplete" in cause.sentence
+
+
+NEW = "ImportError: cannot import name 'new' from 'vllm.core' (/x/vllm/core.py)"
+PLUGIN_FRAME = 'vllm_ascend/worker.py", line 3, in f'
+
+
+def test_files_and_functions_of_a_stack_tell_the_release(tmp_path: Path) -> None:
+    pack = packed(
+        tmp_path,
+        {
+            "vllm": {
+                "0.8.5": {"vllm__core": "def run(): ...\n", "vllm__old": "def load(): ...\n"},
+                "0.9.1": {"vllm__core": "def run(): ...\ndef new(): ...\n"},
+                "0.10.0": {"vllm__core": "def new(): ...\n", "vllm__old": "def load(): ...\n"},
+            }
+        },
+    )
+    early = traced('vllm/old.py", line 3, in load', 'vllm/core.py", line 2, in run', PLUGIN_FRAME, error=NEW)
+    cause = derived(early, pack)
+    assert cause is not None
+    assert cause.degree == "likely"
+    assert "the files in the stack are those of vllm 0.8.5" in cause.sentence
+    late = traced('vllm/core.py", line 3, in new', PLUGIN_FRAME, error=NEW)
+    assert (found := derived(late, pack)) is None or found.degree == "symptom"
+
+
+def test_a_version_that_the_stack_contradicts_proves_nothing(tmp_path: Path) -> None:
+    early, late = {"vllm__core": "x = 1\n"}, {"vllm__core": "new = 1\n", "vllm__late": "def load(): ...\n"}
+    pack = packed(tmp_path, {"vllm": {"0.8.5": early, "0.9.1": late}})
+    core, newer = 'vllm/core.py", line 3, in <module>', 'vllm/late.py", line 3, in load'
+    proven = derived(traced(core, PLUGIN_FRAME, error=NEW), pack, vllm="0.8.5")
+    unsure = derived(traced(newer, PLUGIN_FRAME, error=NEW), pack, vllm="0.8.5")
+    assert proven is not None
+    assert unsure is not None
+    assert (proven.degree, unsure.degree) == ("proven", "likely")
+
+
+SAME_NAME = {
+    "vllm": {
+        "0.8.5": {"vllm__args": "class Args:\n def __init__(self, a): ...\n"},
+        "0.9.1": {"vllm__args": "class Args:\n def __init__(self, a, b): ...\n"},
+    },
+    "verl": {
+        "0.4.0": {"verl__own": "class Args:\n def __init__(self, **more): ...\n"},
+        "0.5.0": {"verl__run": "from vllm.args import Args\n"},
+    },
+    "ray": {"2.40.0": {"ray__args": "class Args:\n def __init__(self): ...\n"}},
+}
+
+
+def test_the_class_is_the_one_that_the_failing_file_imports(tmp_path: Path) -> None:
+    pack = packed(tmp_path, SAME_NAME)
+    error = "TypeError: Args.__init__() got an unexpected keyword argument 'b'"
+    cause = derived(traced('verl/run.py", line 3, in main', error=error), pack)
+    assert cause is not None
+    assert (cause.degree, cause.packages) == ("likely", ("vllm", "verl"))
+
+
+def test_code_in_the_stack_names_the_class_that_the_message_leaves_out(tmp_path: Path) -> None:
+    pack = packed(tmp_path, SAME_NAME)
+    for error in (
+        "TypeError: __init__() got an unexpected keyword argument 'b'",
+        "TypeError: Unexpected keyword argument 'b'",
+    ):
+        frame = 'verl/run.py", line 3, in main\n    args = Args(a=1, b=2)'
+        cause = derived(traced(frame, error=error), pack, vllm="0.8.5")
+        assert cause is not None
+        assert "`Args.__init__` takes `b` in vllm from 0.9.1 on" in cause.sentence
+
+
+def test_a_member_of_an_enumeration_is_found_by_the_code(tmp_path: Path) -> None:
+    early, late = ({"vllm__level": f"class Level:\n {name} = 1\n"} for name in ("NONE", "OFF"))
+    pack = packed(tmp_path, {"vllm": {"0.8.5": early, "0.9.1": late}})
+    frames = ('vllm/x.py", line 3, in f\n    if x == Level.NONE:', 'enum.py", line 3, in __getattr__')
+    cause = derived(traced(*frames, error="AttributeError: NONE"), pack, vllm="0.9.1")
+    assert cause is not None
+    assert "`Level` has `NONE` in vllm until 0.8.5" in cause.sentence
+
+
+def test_a_message_that_goes_on_in_the_next_line(pack_file: Path) -> None:
+    error = f"RuntimeError: Failed to import vllm because of the following error:\n{NEW[13:]}"
+    cause = derived(traced('vllm_ascend/worker.py", line 3, in f', error=error), pack_file, vllm="0.8.5")
+    assert cause is not None
+    assert cause.degree == "proven"
+
+
+def test_a_method_that_a_plugin_has_to_override(tmp_path: Path) -> None:
+    plain, own = "class P:\n def other(self): ...\n", "class P:\n def get_size(self): ...\n"
+    pack = packed(
+        tmp_path,
+        {
+            "vllm": {"0.9.1": {"vllm__platform": "class Platform:\n def get_size(self): ...\n"}},
+            "vllm-ascend": {"0.8.5rc1": {"vllm_ascend__p": plain}, "0.9.1": {"vllm_ascend__p": own}},
+        },
+    )
+    text = traced('vllm/platform.py", line 3, in get_size', error="NotImplementedError")
+    cause = derived(text, pack, vllm="0.9.1", vllm_ascend="0.8.5rc1")
+    assert cause is not None
+    assert "a class has its own `get_size` in vllm-ascend from 0.9.1 on" in cause.sentence
+    assert derived(text, pack, vllm="0.9.1") is None

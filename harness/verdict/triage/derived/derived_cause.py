@@ -28,7 +28,7 @@ from harness.verdict.triage.derived.requirement_causes import RequirementCauses
 from harness.verdict.triage.derived.surface_causes import SurfaceCauses
 
 #: Without a cause these say nothing about packages.
-NO_SYMPTOM = frozenset({Expected.CONFIG_KEY, Expected.LIBRARY, Expected.REGISTERED})
+NO_SYMPTOM = frozenset({Expected.CONFIG_KEY, Expected.LIBRARY, Expected.REGISTERED, Expected.OVERRIDE})
 #: What no release of a Python package tells.
 NOT_IN_SURFACES = frozenset({Expected.SYMBOL, Expected.LIBRARY_VERSION, Expected.LIBRARY})
 
@@ -65,10 +65,15 @@ class CauseFinder:
         return min((one for one in found if one), key=lambda one: order.index(one.degree), default=None)
 
     def _by_surfaces(self, use: FailedUse) -> Iterator[DerivedCause]:
+        surfaces = self._surface_causes(use)
+        if surfaces:
+            yield from surfaces.causes(use)
+
+    def _surface_causes(self, use: FailedUse) -> SurfaceCauses | None:
         """What the releases of the packages say. Without a pack, or with a damaged one: nothing."""
-        if use.expected not in NOT_IN_SURFACES and self.surfaces.pack:
-            asked = SurfaceCauses(pack=self.surfaces.pack, versions=self.versions, pairs=self.pairs)
-            yield from asked.causes(use)
+        if use.expected in NOT_IN_SURFACES or not self.surfaces.pack:
+            return None
+        return SurfaceCauses(pack=self.surfaces.pack, versions=self.versions, pairs=self.pairs)
 
     def _by_requirements(self, use: FailedUse) -> Iterator[DerivedCause]:
         """What the packages of a use require of each other. An operator's package requires its torch."""
@@ -105,8 +110,11 @@ class CauseFinder:
         if not broken:
             return None
         first = broken[0]
+        surfaces = self._surface_causes(use)
+        # What the installed release has is missing for another reason than its version.
+        degree = Degree.LIKELY if surfaces and surfaces.works_as_installed(use) else Degree.PROVEN
         return DerivedCause(
-            degree=Degree.PROVEN,
+            degree=degree,
             sentence=f"{first.what}: {first.reason}",
             proof=tuple(f"{rule.what} ({rule.source})" for rule in broken),
             packages=tuple(shown),
@@ -143,12 +151,16 @@ class CauseFinder:
 
     def _symptom(self, use: FailedUse) -> DerivedCause | None:
         user, packages = package_of_file(use.user), tuple(_involved(use))
-        if not packages or use.expected in NO_SYMPTOM:
+        if not packages or use.expected in NO_SYMPTOM or not (use.owner or use.names):
             return None
-        by = f", which {user} expects" if user and user != packages[0] else ""
+        subject = _subject(use.owner, use)
+        by = f", which {user} expects" if user else ""
+        sentence = f"not in the installed {packages[0]}{by}: {subject}"
+        if user == packages[0]:
+            sentence = f"not in this environment{by}: {subject}"
         return DerivedCause(
             degree=Degree.SYMPTOM,
-            sentence=f"not in the installed {packages[0]}{by}: {_subject(use.owner, use)}",
+            sentence=sentence,
             proof=(),
             packages=packages,
             remedy=f"compare the versions of {' and '.join(packages)} with those of a stack that works",
@@ -191,4 +203,5 @@ def _subject(owner: str, use: FailedUse) -> str:
         case Expected.ARCHITECTURE:
             return f"vllm has the model class {names}"
         case _:
-            return f"`{owner}` has {names}" if names else f"`{owner}`"
+            of = f"`{owner}` has " if owner else ""
+            return f"{of}{names}" if names else f"`{owner}`"

@@ -32,6 +32,8 @@ class Expected(StrEnum):
     OPERATOR = "operator"
     KERNEL = "kernel"
     ABSTRACT_METHOD = "abstract method"
+    OVERRIDE = "override"
+    OPTION = "option"
     CONFIG_KEY = "configuration key"
     MODEL_TYPE = "model type"
     ARCHITECTURE = "architecture"
@@ -47,7 +49,9 @@ class FailedUse:
     often without its module; an operator as `npu::name`. names: the arguments, attributes, symbols or keys;
     for `POSITIONAL` the numbers of arguments that were given; for `REQUIREMENT` the requirement of `owner`,
     and what is installed as `defined_in`. user: the file of the code that expected it, ""
-    if the log does not name it. defined_in: the file of the owner, if the message names it.
+    if the log does not name it. defined_in: the file of the owner, if the message names it. is_shadowed: the
+    message shows that a folder or a half imported module has the owner's name. stack: the frames of the
+    traceback, outermost first.
     """
 
     expected: Expected
@@ -55,6 +59,8 @@ class FailedUse:
     names: tuple[str, ...]
     user: str = ""
     defined_in: str = ""
+    is_shadowed: bool = False
+    stack: tuple[Frame, ...] = ()
 
 
 Q = "['\"`\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}]"
@@ -84,7 +90,10 @@ FORMS = (
         r"(?:,? .{0,60}but you(?:'ll)? have (?P<file>[\w.-]{1,60} [\w.+!]{1,40}?))?"
         r"(?: which is incompatible)?\.?\s*$",
     ),
-    _form(Expected.KEYWORD, rf"{CALLED} got an unexpected keyword argument {Q}(?P<names>\w+){Q}"),
+    _form(
+        Expected.KEYWORD,
+        rf"{CALLED} got (?:an )?unexpected keyword(?: argument)?:? {Q}?(?P<names>\w+)",
+    ),
     _form(
         Expected.ARGUMENT,
         rf"{CALLED} missing \d+ required (?:positional|keyword-only) arguments?: (?P<names>.{{1,300}})",
@@ -107,6 +116,9 @@ FORMS = (
         Expected.ATTRIBUTE,
         rf"{Q}(?P<owner>{DOTTED}){Q} object has no (?:attribute|field) {Q}(?P<names>[\w ]{{1,100}}){Q}",
     ),
+    # An enumeration says only the name that it does not have; msgspec only the argument.
+    _form(Expected.ATTRIBUTE, r"^AttributeError: (?P<owner>)(?P<names>[A-Za-z_]\w{1,100})$"),
+    _form(Expected.KEYWORD, rf"^TypeError: (?P<owner>)Unexpected keyword argument {Q}(?P<names>\w+){Q}"),
     _form(Expected.ATTRIBUTE, r"^(?:\w+: )?(?P<owner>[A-Z]\w{1,100}) has no attribute (?P<names>\w{1,100})$"),
     _form(
         Expected.NAME,
@@ -170,7 +182,7 @@ FORMS = (
     ),
     # vLLM's command line has an option for each field of EngineArgs.
     _form(
-        Expected.ATTRIBUTE,
+        Expected.OPTION,
         r"(?P<owner>(?:vllm(?: \w+)?|api_server\.py): error): unrecognized arguments: --(?P<names>[\w-]+)",
     ),
     _form(Expected.CONFIG_KEY, r"unrecognized arguments: --(?P<names>[\w-]+)"),
@@ -186,6 +198,12 @@ PYDANTIC = re.compile(
     r"\d+ validation errors? for (?P<owner>\w+)\s+(?P<names>[\w.]+)\s+"
     r"(?:Extra inputs are not permitted|Unexpected keyword argument|Object has no attribute)"
 )
+# The class in `engine_args = EngineArgs(`.
+CONSTRUCTED = re.compile(r"(?:^|[\s=(,.])([A-Z]\w{1,100})\(")
+NOT_IMPLEMENTED = "NotImplementedError"
+SHADOWED = re.compile(r"\(unknown location\)|partially initialized module|circular import")
+#: Functions that look up attributes for others.
+ATTRIBUTE_ACCESS = frozenset({"__getattr__", "__getattribute__"})
 LISTED = re.compile(r"[A-Za-z_]\w*")
 WORDS = frozenset({"and", "or"})
 
@@ -196,6 +214,8 @@ def failed_use_of(text: str, frames: Sequence[Frame] = ()) -> FailedUse | None:
     frames: the stack, whose innermost frame is the code that expected it.
     """
     examined = text[:EXAMINED]
+    if examined.startswith(NOT_IMPLEMENTED):
+        return _missing_override(frames)
     for form in FORMS:
         found = form.pattern.search(examined)
         if found:
@@ -210,15 +230,48 @@ def _use(expected: Expected, found: re.Match[str], frames: Sequence[Frame]) -> F
     names: tuple[str, ...] = (written.strip(),) if written else ()
     if expected in {Expected.ARGUMENT, Expected.ABSTRACT_METHOD}:
         names = tuple(name for name in LISTED.findall(written) if name not in WORDS)
-    if expected is Expected.ATTRIBUTE:
+    if expected in {Expected.ATTRIBUTE, Expected.OPTION}:
         # Some trackers turn underscores into blanks, and options have dashes.
         names = tuple(re.sub("[ -]", "_", name) for name in names)
         owner = "EngineArgs" if owner.endswith("error") else owner
-    user = next((frame.file for frame in reversed(frames) if not frame.file.startswith("<")), "")
+    callers = [frame for frame in frames if frame.function not in ATTRIBUTE_ACCESS]
+    owner = _owner_in_code(expected, owner, names, callers)
+    user = next((frame.file for frame in reversed(callers) if not frame.file.startswith("<")), "")
     return FailedUse(
         expected=expected,
         owner=owner.replace("<locals>.", ""),
         names=names,
         user=user,
         defined_in="" if file == "unknown location" else file,
+        is_shadowed=bool(SHADOWED.search(found.string)),
+        stack=tuple(frames),
     )
+
+
+def _missing_override(frames: Sequence[Frame]) -> FailedUse | None:
+    """A base class raises where a derived class should have its own method."""
+    last = frames[-1] if frames else None
+    if last is None or not last.function.isidentifier():
+        return None
+    return FailedUse(
+        expected=Expected.OVERRIDE,
+        owner="",
+        names=(last.function,),
+        user=last.file,
+        stack=tuple(frames),
+    )
+
+
+def _owner_in_code(expected: Expected, owner: str, names: tuple[str, ...], frames: Sequence[Frame]) -> str:
+    """The owner, from the line of code in the innermost frame where the message leaves out the class.
+
+    Up to Python 3.9, `__init__() got ...` does not name it.
+    """
+    code = frames[-1].code if frames else ""
+    if expected is Expected.KEYWORD and owner in ("", "__init__"):
+        called = CONSTRUCTED.findall(code)
+        return f"{called[-1]}.__init__" if called else owner
+    if expected is Expected.ATTRIBUTE and not owner and names:
+        found = re.search(rf"([A-Za-z_]\w{{0,100}})\.{re.escape(names[0])}\b", code)
+        return found[1] if found else owner
+    return owner

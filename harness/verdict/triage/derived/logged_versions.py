@@ -130,6 +130,10 @@ class LoggedVersion:
     line: int
 
 
+#: Package -> its version, as the log shows it.
+ShownVersions = Mapping[str, LoggedVersion]
+
+
 @dataclass(kw_only=True)
 class LoggedVersions:
     """Reads lines in order. A package that is shown in two versions is left out of `known`."""

@@ -1,24 +1,30 @@
 """Derives a cause from the releases of a surface pack: since when, and until when, a failed use works.
 
-PROVEN: the log shows the version, the pack has read that release, and it lacks what was expected, while
-another release has it. LIKELY: the version is not in the log, or the pack does not have it. A use that works
-in the installed release has another reason, and nothing is derived.
+PROVEN: the log shows the version, the pack has read that release, and it lacks what was expected. LIKELY: the
+version is not in the log, or the pack does not have it. Without a version, the files and functions in the
+traceback tell which releases may be installed. SYMPTOM: the use may also work in releases that do not name
+what was expected, and nothing tells the version. A use that works in the installed release has another
+reason, and nothing is derived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
 from harness.compat.knowledge.surface_pack import InRelease, NameHistory, SurfacePack
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
-from harness.verdict.triage.derived.failed_use import FailedUse
+from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.published_pairs import PublishedPairs
+from harness.verdict.triage.derived.stack_releases import releases_with_stack
 from harness.verdict.triage.derived.surface_questions import SurfaceQuestion, questions
+from harness.verdict.triage.stack_trace import Frame
 
+#: A program passes these on purpose. An attribute may be set by somebody else, a module made by a build.
+CALLS = frozenset({Expected.KEYWORD, Expected.POSITIONAL, Expected.OPTION})
 #: How many versions that a release was published for are named.
 MOST_VERSIONS = 3
 #: How many runs of releases are named.
@@ -27,11 +33,16 @@ MOST_RUNS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class _Installed:
-    """A version in a log, and the state of a history in it. version: "" if the log does not show it."""
+    """What is installed, and the state of a history in it.
+
+    version: "" if the log does not show it. is_listed: whether the pack has read it. span: the releases that
+    have the files and functions of the traceback, in words, "" if it does not tell.
+    """
 
     version: str
     state: InRelease
     is_listed: bool
+    span: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,65 +55,115 @@ class SurfaceCauses:
 
     def causes(self, use: FailedUse) -> Iterator[DerivedCause]:
         """Every cause that follows, in the order of the questions."""
-        for question in questions(self.pack, use, self.versions):
-            cause = self._cause(question)
+        asked = list(questions(self.pack, use, self.versions))
+        # Where one way of reading finds what was expected, another way that does not see it tells nothing.
+        works = {
+            (one.package, one.has)
+            for one in asked
+            if self._installed(one.history, use.stack).state is InRelease.FOUND
+        }
+        for question in asked:
+            cause = self._cause(question, use) if (question.package, question.has) not in works else None
             if cause:
                 yield cause
 
-    def _cause(self, question: SurfaceQuestion) -> DerivedCause | None:
-        history, package = question.history, question.package
-        states = {state for _version, state in history.releases}
-        if question.caller == package:
+    def works_as_installed(self, use: FailedUse) -> bool:
+        """Whether a release that the log shows, and that was read, has what was expected."""
+        found = (self._installed(one.history, use.stack) for one in questions(self.pack, use, self.versions))
+        return any(one.is_listed and one.state is InRelease.FOUND for one in found)
+
+    def _cause(self, question: SurfaceQuestion, use: FailedUse) -> DerivedCause | None:
+        states = {state for _version, state in question.history.releases}
+        if question.caller == question.package or states <= {InRelease.UNKNOWN, InRelease.NOT_READ}:
             return None
-        if states <= {InRelease.MISSING, InRelease.NOT_READ} and InRelease.MISSING in states:
-            return self._in_no_release(question) if question.is_import else None
-        if not {InRelease.FOUND, InRelease.MISSING} <= states:
-            return None
-        installed = self._installed(history)
+        installed = self._installed(question.history, use.stack)
         if installed.state is InRelease.FOUND:
             return None
-        proven = question.is_certain and installed.state is InRelease.MISSING and installed.is_listed
-        here = _installed_in_words(history, installed.version)
+        if InRelease.FOUND not in states:
+            return self._in_no_release(question, installed, use)
+        if InRelease.MISSING not in states:
+            return self._in_every_release(question, installed, use)
+        return self._in_other_releases(question, installed)
+
+    def _in_other_releases(self, question: SurfaceQuestion, installed: _Installed) -> DerivedCause:
+        history, package = question.history, question.package
+        here = _installed_in_words(history, installed)
         sentences = [f"{question.has} {_range_in_words(history, installed.version)}; {here}"]
         sentences += self._caller(question)
-        broken = self._broken(package, question.caller)
         return DerivedCause(
-            degree=Degree.PROVEN if proven else Degree.LIKELY,
+            degree=_degree(question, installed),
             sentence="; ".join(sentences),
-            proof=(
-                f"{package}: {_read_in_words(history)} (surface pack {self.pack.digest[-12:]})",
-                *broken,
-            ),
+            proof=(self._read(history), *self._broken(package, question.caller)),
             packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
             remedy=self._remedy(question, installed),
-            stacks=self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()}),
+            stacks=self._stacks(),
         )
 
-    def _in_no_release(self, question: SurfaceQuestion) -> DerivedCause:
-        """Who imports it was written for a commit between releases, a newer release or a fork."""
+    def _in_every_release(
+        self, question: SurfaceQuestion, installed: _Installed, use: FailedUse
+    ) -> DerivedCause | None:
+        """What every release has is missing in an older one, or in an incomplete installation."""
         package, history = question.package, question.history
         read = [one for one, state in history.releases if state is not InRelease.NOT_READ]
-        who = question.caller or "the code that imports it"
+        older = use.expected in {Expected.NAME, Expected.ATTRIBUTE} and not use.is_shadowed
+        told = (
+            installed.version or installed.span or any(s is InRelease.UNKNOWN for _v, s in history.releases)
+        )
+        if told or not question.is_sole or not older:
+            return None
+        return DerivedCause(
+            degree=Degree.SYMPTOM,
+            sentence=(
+                f"{question.has} in every release of {package} from {read[0]} to {read[-1]}; "
+                f"the installed {package} is older, or its installation is incomplete"
+            ),
+            proof=(self._read(history),),
+            packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
+            remedy=f"install {package} {read[0]} or newer",
+            stacks=self._stacks(),
+        )
+
+    def _in_no_release(
+        self, question: SurfaceQuestion, installed: _Installed, use: FailedUse
+    ) -> DerivedCause | None:
+        """Who expects it was written for a commit between releases, a newer release or a fork."""
+        package, history = question.package, question.history
+        read = [one for one, state in history.releases if state is not InRelease.NOT_READ]
+        lacking = all(state is not InRelease.UNKNOWN for _version, state in history.releases)
+        is_call = use.expected in CALLS and question.is_sole and (lacking or _is_missing_in(installed))
+        if not question.is_import and not is_call:
+            return None
+        who = question.caller or "the code that expects it"
+        here = f"; {package} {installed.version} is installed" if installed.version else ""
         return DerivedCause(
             degree=Degree.LIKELY,
             sentence=(
-                f"`{history.name}` is in none of the {len(read)} releases of {package} from {read[0]} to "
-                f"{read[-1]}; {who} was written for a newer or unreleased {package}, or for a fork of it"
+                f"{question.has} in none of the {len(read)} releases of {package} from {read[0]} to {read[-1]}"
+                f"{here}; {who} was written for a newer or unreleased {package}, or for a fork of it"
             ),
-            proof=(f"{package}: {_read_in_words(history)} (surface pack {self.pack.digest[-12:]})",),
+            proof=(self._read(history),),
             packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
             remedy=f"install the {package} commit that {who} names, or an older release of it",
-            stacks=self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()}),
+            stacks=self._stacks(),
         )
 
-    def _installed(self, history: NameHistory) -> _Installed:
+    def _read(self, history: NameHistory) -> str:
+        return f"{history.package}: {_read_in_words(history)} (surface pack {self.pack.digest[-12:]})"
+
+    def _stacks(self) -> tuple[str, ...]:
+        return self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()})
+
+    def _installed(self, history: NameHistory, stack: Sequence[Frame]) -> _Installed:
+        by_stack = releases_with_stack(self.pack, history.package, stack)
         shown = self.versions.get(history.package)
         if shown is None:
-            return _Installed(version="", state=InRelease.NOT_READ, is_listed=False)
+            return _by_stack(history, by_stack)
         for version in (shown.version, shown.version.partition("+")[0]):
             listed = _listed(history, version)
             if listed:
-                return _Installed(version=version, state=history.in_release(listed), is_listed=True)
+                # A stack of other files is that of a commit which only has the version of this release.
+                fits = not by_stack or listed in by_stack
+                return _Installed(version=version, state=history.in_release(listed), is_listed=fits)
         # A development version: what the releases before and after it agree on is likely.
         around = {state for state in _neighbours(history, shown.version) if state}
         state = around.pop() if len(around) == 1 else InRelease.NOT_READ
@@ -136,10 +197,35 @@ class SurfaceCauses:
         return f"install {package} {span}{caller}"
 
 
-def _installed_in_words(history: NameHistory, version: str) -> str:
+def _by_stack(history: NameHistory, releases: frozenset[str]) -> _Installed:
+    """What the releases with the files of a traceback agree on."""
+    possible = [(one, state) for one, state in history.releases if one in releases]
+    states = {state for _version, state in possible}
+    if not possible or len(states) > 1:
+        return _Installed(version="", state=InRelease.NOT_READ, is_listed=False)
+    first, last = possible[0][0], possible[-1][0]
+    is_narrow = len(releases) < sum(state is not InRelease.NOT_READ for _version, state in history.releases)
+    span = (first if first == last else f"{first} to {last}") if is_narrow else ""
+    return _Installed(version="", state=states.pop(), is_listed=False, span=span)
+
+
+def _is_missing_in(installed: _Installed) -> bool:
+    return installed.state is InRelease.MISSING and installed.is_listed
+
+
+def _degree(question: SurfaceQuestion, installed: _Installed) -> Degree:
+    if question.is_certain and _is_missing_in(installed):
+        return Degree.PROVEN
+    is_told = installed.version or installed.span or question.caller
+    return Degree.LIKELY if is_told or not question.is_weak else Degree.SYMPTOM
+
+
+def _installed_in_words(history: NameHistory, installed: _Installed) -> str:
     package = history.package
-    if version:
-        return f"{package} {version}, which is installed, is not one of them"
+    if installed.version:
+        return f"{package} {installed.version}, which is installed, is not one of them"
+    if installed.span:
+        return f"the files in the stack are those of {package} {installed.span}"
     read = [one for one, state in history.releases if state is not InRelease.NOT_READ]
     older = history.since == read[0]
     either = f", or older than {read[0]}, the oldest that was read" if older else ""

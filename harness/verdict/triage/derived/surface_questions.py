@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from harness.compat.knowledge.definition_history import (
@@ -22,15 +22,16 @@ from harness.compat.knowledge.definition_history import (
 )
 from harness.compat.knowledge.surface_pack import InRelease, NameHistory, SurfacePack
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
-from harness.verdict.triage.derived.logged_versions import LoggedVersion
+from harness.verdict.triage.derived.logged_versions import ShownVersions
+from harness.verdict.triage.derived.meant_packages import meant_packages
 from harness.verdict.triage.derived.package_names import package_of_file
 
 #: A shorter word occurs in any package for other reasons.
 LONG_NAME = 8
-#: Package -> its version, as the log shows it.
-ShownVersions = Mapping[str, LoggedVersion]
 #: More packages than this define a class or function of this name: nothing follows without the versions.
 MOST_PACKAGES = 3
+#: It calls `forward` with whatever it gets.
+TORCH_MODULE = BaseInOtherPackage(package="torch", name="Module")
 #: The files in which a package registers what it supports, by the beginning of their paths.
 MODEL_TYPES = ("transformers", ("transformers/models/auto/configuration_auto.py",))
 ARCHITECTURES = ("vllm", ("vllm/model_executor/models/registry.py", "vllm/model_executor/models/__init__.py"))
@@ -41,14 +42,18 @@ class SurfaceQuestion:
     """Over which releases of a package a use works. `history` is FOUND where it does.
 
     has: what these releases have, in words. caller: the package whose code expects it, "" if not known.
-    is_certain: whether `history` is read from definitions alone; otherwise nothing is proven. is_import: the
-    import of a name from a module that exists, so the name was there for whoever wrote the import.
+    is_certain: whether `history` is read from definitions alone; otherwise nothing is proven. is_weak: the
+    use may work in releases that do not name it, so without a version nothing is likely. is_sole: no other
+    package can be meant. is_import: the import of a name from a module that exists, so the name was there
+    for whoever wrote the import.
     """
 
     history: NameHistory
     has: str
     caller: str = ""
     is_certain: bool = True
+    is_weak: bool = False
+    is_sole: bool = False
     is_import: bool = False
 
     @property
@@ -71,6 +76,8 @@ def questions(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> Iterat
             yield from _operators(pack, operator, user)
         case Expected.ATTRIBUTE:
             yield from _defined(pack, use, has_attribute(use.names[0]), f"`{use.owner}` has {names}", shown)
+        case Expected.OPTION:
+            yield from _option(pack, use)
         case Expected.KEYWORD | Expected.ARGUMENT if "::" in use.owner:
             yield from _operator_arguments(pack, use, user)
         case Expected.KEYWORD:
@@ -87,6 +94,8 @@ def questions(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> Iterat
             yield from _defined(pack, use, takes_positional(int(use.names[0])), has, shown)
         case Expected.ABSTRACT_METHOD:
             yield from _abstract(pack, use, names)
+        case Expected.OVERRIDE if user and not use.names[0].startswith("__"):
+            yield from _override(pack, use, user, shown)
         case Expected.CONFIG_KEY if use.owner and use.names:
             yield from _defined(pack, use, takes_keyword(use.names[0]), f"`{use.owner}` takes {names}", shown)
         case Expected.MODEL_TYPE:
@@ -112,9 +121,27 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) 
             return
     # A module that is generated when a package is built is in no source archive.
     is_import = use.expected is Expected.NAME and bool(pack.history(package, use.owner).since)
-    history = pack.history(package, dotted)
-    question = SurfaceQuestion(history=history, has=has, caller=user, is_import=is_import)
+    question = SurfaceQuestion(
+        history=pack.history(package, dotted),
+        has=has,
+        caller=user,
+        is_sole=len(packages) == 1 or package in shown,
+        is_import=is_import,
+    )
     yield _by_words(pack, question, dotted)
+    if use.expected is not Expected.MODULE:
+        stated = pack.stated_history(package, dotted)
+        yield replace(question, history=stated, is_certain=False, is_sole=False, is_import=False)
+
+
+def _option(pack: SurfacePack, use: FailedUse) -> Iterator[SurfaceQuestion]:
+    """An option of vllm's command line: a field of EngineArgs, or one that the server defines elsewhere."""
+    name = use.names[0]
+    history = definition_history(pack, "vllm", use.owner, has_attribute(name))
+    if not history.since and pack.word_history("vllm", name).since:
+        return
+    option = name.replace("_", "-")
+    yield SurfaceQuestion(history=history, has=f"`{use.owner}` has the option `--{option}`", is_sole=True)
 
 
 def _operators(pack: SurfacePack, name: str, user: str) -> Iterator[SurfaceQuestion]:
@@ -145,29 +172,31 @@ def _defined(
     """The packages that define the owner; if the log names any of them, only those."""
     owner = use.owner.partition(".")[0]
     user = package_of_file(use.user)
-    packages = [name for name in pack.packages if pack.modules_defining(name, owner)]
-    named = [name for name in packages if name in shown or name in (user, package_of_file(use.defined_in))]
-    if len(named or packages) > MOST_PACKAGES:
+    packages = meant_packages(pack, use, shown)
+    if len(packages) > MOST_PACKAGES:
         return
-    for package in named or packages:
+    is_sole = len(packages) == 1
+    for package in packages:
         installed = shown[package].version.partition("+")[0] if package in shown else ""
-        bases = bases_in_other_packages(pack, package, "", owner)
+        bases = [base for base in bases_in_other_packages(pack, package, "", owner) if base != TORCH_MODULE]
         # A method that overrides one of another package is called by that package.
         caller = user if user not in ("", package) else bases[0].package if bases else ""
         history = definition_history(pack, package, use.owner, works, failed_in=installed)
-        question = SurfaceQuestion(history=history, has=has, caller=caller)
+        question = SurfaceQuestion(history=history, has=has, caller=caller, is_sole=is_sole)
         if use.expected is Expected.ATTRIBUTE:
             question = _by_words(pack, question, use.names[0])
         yield question
-        for base in bases:
+        for base in bases if history.in_release(installed) is not InRelease.FOUND else ():
             yield from _of_base(pack, use, package, base)
         if use.expected is Expected.ATTRIBUTE:
             explicit = definition_history(pack, package, use.owner, sets_attribute(use.names[0]))
-            yield replace(question, history=explicit, is_certain=False)
-            if len(named or packages) == 1 and len(use.names[0]) >= LONG_NAME:
+            yield replace(question, history=explicit, is_certain=False, is_weak=True, is_sole=False)
+            if is_sole and len(use.names[0]) >= LONG_NAME:
                 words = pack.word_history(package, use.names[0])
                 mentioned = f"`{use.names[0]}` is mentioned"
-                yield SurfaceQuestion(history=words, has=mentioned, caller=caller, is_certain=False)
+                yield SurfaceQuestion(
+                    history=words, has=mentioned, caller=caller, is_certain=False, is_weak=True
+                )
 
 
 def _of_base(
@@ -226,6 +255,18 @@ def _abstract(pack: SurfacePack, use: FailedUse, names: str) -> Iterator[Surface
                 has=f"`{base.name}` does not require {names}",
                 caller=package,
             )
+
+
+def _override(
+    pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions
+) -> Iterator[SurfaceQuestion]:
+    """The packages in the log, beside that of the base class, which define the method in some releases."""
+    name = use.names[0]
+    in_stack = {package_of_file(frame.file) for frame in use.stack}
+    for package in (one for one in pack.packages if one != user and (one in shown or one in in_stack)):
+        history = pack.method_history(package, name)
+        has = f"a class has its own `{name}`"
+        yield SurfaceQuestion(history=history, has=has, caller=user, is_certain=False)
 
 
 def _mentioned(
