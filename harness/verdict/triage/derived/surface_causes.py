@@ -138,8 +138,8 @@ class SurfaceCauses:
         return DerivedCause(
             degree=Degree.LIKELY,
             sentence=(
-                f"{question.has} in none of the {len(read)} releases of {package} from {read[0]} to {read[-1]}"
-                f"{here}; {who} was written for a newer or unreleased {package}, or for a fork of it"
+                f"{question.has} in none of the {len(read)} releases of {package} from {read[0]} to "
+                f"{read[-1]}{here}; {who} was written for a newer or unreleased {package}, or for a fork of it"
             ),
             proof=(self._read(history),),
             packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
