@@ -139,7 +139,7 @@ class SurfaceCauses:
             degree=Degree.LIKELY,
             sentence=(
                 f"{question.has} in none of the {len(read)} releases of {package} from {read[0]} to "
-                f"{read[-1]}{here}; {who} was written for a newer or unreleased {package}, or for a fork of it"
+                f"{read[-1]}{here}; {who} was written for a newer or unreleased {package}, or for a fork"
             ),
             proof=(self._read(history),),
             packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
