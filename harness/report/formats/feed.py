@@ -63,11 +63,11 @@ def atom(model: ReportModel, by_row: Iterable[Sequence[FeedItem]] | None = None)
     now = model.inputs.run.started or model.inputs.generated
     if by_row is None:
         by_row = [row_events(row, model.inputs.run.run_id, now) for row in model.rows]
-    times: dict[str, float] = {}
     events: dict[str, list[FeedItem]] = defaultdict(list)
-    for event in (event for found in by_row for event in found):
-        times.setdefault(event.run_id, event.when)
-        events[event.run_id].append(event)
+    for found in by_row:
+        for event in found:
+            events[event[0]].append(event)
+    times = {run_id: found[0].when for run_id, found in events.items()}
     # Newest first by the order of the ledger, because clocks can be set back. A run that the ledger does not
     # have comes last.
     order = [model.inputs.run.run_id, *(run.run_id for run in model.inputs.runs), *events]
@@ -116,8 +116,8 @@ def _turned(
 
 def _entry(run_id: str, when: float, events: list[FeedItem]) -> str:
     by_turn: dict[RunChangeKind, list[FeedItem]] = {turn: [] for turn in RunChangeKind}
-    for event in events:
-        by_turn[event.turn].append(event)
+    for turn, found in by_turn.items():
+        found += [event for event in events if event[2] is turn]
     title = ", ".join(f"{len(found)} {turn.value}" for turn, found in by_turn.items() if found)
     urgent = islice(chain.from_iterable(by_turn.values()), MAX_LINES)
     lines = [

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from harness.outcome import Evidence, Tier
+from harness.outcome import Evidence
 from harness.report.model.known_failures import NOBODY
 from harness.report.model.marks import RAN, Mark
 from harness.report.model.report_model import ReportModel
@@ -104,11 +104,8 @@ def _owned(model: ReportModel) -> Iterable[Gauge]:
 
 
 def _by_tier(model: ReportModel) -> list[tuple[Labels, float]]:
-    both: Counter[tuple[Tier, Mark, Evidence | None]] = Counter()
-    for row in model.rows:
-        both.update(row.kinds)
     counts: Counter[tuple[str, str, str]] = Counter()
-    for (tier, mark, evidence), count in both.items():
+    for (tier, mark, evidence), count in model.kinds.items():
         counts[mark.value, tier.value, _evidence(mark, evidence)] += count
     return [
         ({"verdict": verdict, "tier": tier, "evidence": evidence}, float(count))

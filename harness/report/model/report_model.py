@@ -42,6 +42,7 @@ PRINCIPAL_AXES = (
 SHOWN_AXES = 4
 #: Reason, check and mark: what a reader sees of a verdict that needs attention.
 _Group = tuple[str, str, Mark]
+_Kind = tuple[Tier, Mark, Evidence | None]
 CLOCK_SLACK_S = 120.0
 
 
@@ -63,7 +64,7 @@ class ReportRow:
 
     # An update of a report with 10,000 cells keeps most rows, and with them what was counted on them.
     @cached_property
-    def kinds(self) -> Counter[tuple[Tier, Mark, Evidence | None]]:
+    def kinds(self) -> Counter[_Kind]:
         """How many checks have which verdict, by tier and by the evidence of the verdict."""
         return Counter(
             (result.entry.tier, result.mark, result.verdict.evidence) for result in self.results.values()
@@ -153,9 +154,10 @@ class Attention:
 class ReportModel:
     """The content of a report: its inputs, arranged.
 
-    counts: results by mark. by_evidence: the marks of the checks that ran, by kind of evidence. headline:
-    what a person has to look at. proof: how many checks passed and on what evidence. missing: planned
-    checks that have no result, as (cell, check). unanswered: why checks have no verdict.
+    kinds: results by tier, mark and evidence. counts: results by mark. by_evidence: the marks of the checks
+    that ran, by kind of evidence. headline: what a person has to look at. proof: how many checks passed and
+    on what evidence. missing: planned checks that have no result, as (cell, check). unanswered: why checks
+    have no verdict.
     strangers: results of cells that are not in the matrix.
     earlier: the run that `changes` compares with, None when there is none. runs: the earlier runs, newest
     first.
@@ -165,6 +167,7 @@ class ReportModel:
     tiers: tuple[TierColumns, ...]
     rows: tuple[ReportRow, ...]
     axes: tuple[str, ...]
+    kinds: Counter[_Kind]
     counts: Mapping[Mark, int]
     by_evidence: Mapping[Evidence, Mapping[Mark, int]]
     planned: int
@@ -279,12 +282,10 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         for cell in inputs.cells
     )
     urgent = [result for row in rows for result in row.urgent]
-    both: Counter[tuple[Tier, Mark, Evidence | None]] = Counter()
-    for row in rows:
-        both.update(row.kinds)
+    kinds = _kinds(rows, before, changed)
     counts: Counter[Mark] = Counter()
     by_evidence: dict[Evidence, Counter[Mark]] = {evidence: Counter() for evidence in EVIDENCE}
-    for (_tier, mark, evidence), count in both.items():
+    for (_tier, mark, evidence), count in kinds.items():
         counts[mark] += count
         if evidence and mark in RAN:
             by_evidence[evidence][mark] += count
@@ -295,6 +296,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         tiers=tiers,
         rows=rows,
         axes=_principal_axes(inputs.cells),
+        kinds=kinds,
         counts={mark: counts[mark] for mark in Mark},
         by_evidence=by_evidence,
         planned=sum(len(row.results) for row in rows),
@@ -304,9 +306,26 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         headline=headline(counts, missing, sum(_is_known(result) for result in urgent), inputs.run.selection),
         proof=proof(counts, passed),
         unanswered=find_unanswered(one for row in rows for one in row.open),
-        strangers=tuple(result for result in inputs.results if result.cell_id not in cell_ids),
+        strangers=before.strangers
+        if before and changed is not None and changed <= cell_ids
+        else tuple(result for result in inputs.results if result.entry.cell_id not in cell_ids),
         changes=_changes(inputs.earlier, rows),
     )
+
+
+def _kinds(rows: Sequence[ReportRow], before: ReportModel | None, changed: set[str] | None) -> Counter[_Kind]:
+    """How many results are of each kind. changed: the cells of the rows that are not those of `before`."""
+    if before is None or changed is None:
+        kinds: Counter[_Kind] = Counter()
+        for row in rows:
+            kinds.update(row.kinds)
+        return kinds
+    kinds = before.kinds.copy()
+    for old, new in zip(before.rows, rows, strict=True):
+        if old is not new:
+            kinds.subtract(old.kinds)
+            kinds.update(new.kinds)
+    return +kinds
 
 
 def _changed_cells(before: ReportInputs, now: ReportInputs) -> set[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -17,13 +18,30 @@ def typed_measurements(check: str, stored: Mapping[str, JsonValue]) -> object | 
     None when the check is unknown, has no measurements, or another version stored them.
     """
     found = _formats().get(check)
-    if found is None or not stored:
+    if found is None or not stored or _lacking(check, frozenset(stored)):
         return None
     try:
         measured: object = found.read(stored)
     except OldMeasurementsError:
         return None
     return measured
+
+
+@functools.cache
+def _lacking(check: str, members: frozenset[str]) -> bool:
+    """Whether these members are too few for every shape of the check; reading them would find that slowly."""
+    return not any(_required(shape) <= members for shape in _formats()[check].shapes)
+
+
+def _required(shape: type) -> set[str]:
+    """The members without a default; none of a dataclass whose JSON may have other names."""
+    if hasattr(shape, "__pydantic_config__"):
+        return set()
+    return {
+        field.name
+        for field in dataclasses.fields(shape)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
 
 
 @functools.cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jinja2 import Template
@@ -19,9 +21,10 @@ from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.similar_failures import SimilarFailures
 from harness.report.model.visible_text import as_bytes, clip, file_name, visible
 from harness.report.pages.figures import figures
+from harness.report.pages.measurement_blocks import Block, FactList
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 from harness.report.pages.printing import printed
-from harness.report.pages.timeline import since_words, timeline_svg
+from harness.report.pages.timeline import input_changed, since_words, timeline_svg
 from harness.settings import DEFAULT_PROFILE
 
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
@@ -31,8 +34,10 @@ MAX_CACHED = 20_000
 MOST_OUTCOME_FILES = 200
 #: Shorter texts are shown whole by every filter.
 SHORT_TEXT = 90
-#: A character that stands for a text in rendered HTML; it means nothing in Unicode.
-PLACE = "\ue000"
+#: Characters without a meaning in Unicode, which stand for the texts in rendered HTML: the first for the first.
+PLACES = tuple(map(chr, range(0xE000, 0xE020)))
+_PLACE = re.compile(f"([{PLACES[0]}-{PLACES[-1]}])")
+NO_CHECKS = '<p class="note">Nothing was planned for this cell.</p>'
 LOCK_FORMAT = ("--format", "dockerfile")
 #: How many letters of a cell's name the title of its page shows.
 NAME = 120
@@ -78,37 +83,56 @@ class CellPages:
         self._writer = writer
         env = environment(writer, up="../")
         self._shell = _shell(env.get_template("cellpage.html"), model)
-        self._main = env.get_template("cell.html")
         self._stripcheck = env.get_template("macros.html").module.stripcheck  # type: ignore[attr-defined]
         self._similar = SimilarFailures(model)
-        self._macros = env.get_template("check.html").module
+        modules = [env.get_template(name).module for name in ("cell.html", "check.html")]
+        self._macros = {name: macro for module in modules for name, macro in vars(module).items()}
         self._tiles: dict[tuple[object, ...], Markup] = {}
-        #: Name of a macro of `check.html`, and what it shows -> the rendered part.
+        #: Name of a macro, and what it shows -> the rendered part.
         self._parts: dict[tuple[object, ...], str] = {}
+        #: Name of a macro, and what it shows besides texts -> the HTML around them, and the index of each.
+        self._forms: dict[tuple[object, ...], list[str | int]] = {}
+        #: What decides how the history of a check is shown -> the rendered part.
+        self._histories: dict[tuple[object, ...], str] = {}
 
     def render(self, row: ReportRow) -> bytes:
         """The page of one cell."""
         name = escape(visible(clip(row.cell.title or row.cell.id, NAME)))
-        main = self._main.render(
-            row=row,
-            strip=self._strip(row),
-            # Every part is HTML.
-            sections=Markup("".join([self._section(row, one) for one in row.results.values()])),  # noqa: S704
-            exports=[(name, f"../{href}") for name, href in stored_exports(self._writer, row)],
-            lock_command=lock_command(self._model, row),
-        )
+        sections = [self._section(row, one) for one in row.results.values()]
+        main = "".join([*self._above(row), *(sections or [NO_CHECKS])])
         *head, foot = self._shell
-        return as_bytes(name).join(head) + as_bytes(main) + foot
+        return b"".join([as_bytes(name).join(head), as_bytes(main), foot])
 
-    def _strip(self, row: ReportRow) -> list[tuple[str, Markup]]:
-        tiers = []
+    def _above(self, row: ReportRow) -> Iterator[str]:
+        """The page above its checks."""
+        cell = row.cell
+        title = cell.title or cell.id
+        if len(title) > SHORT_TEXT or len(cell.id) > SHORT_TEXT:
+            yield self._macro("top", title, cell.id, cell)
+        else:
+            kinds = (cell.stack, cell.device, cell.recipe)
+            yield self._filled("top", kinds, [printed(title), printed(cell.id)], cell)
+        yield from self._strip(row)
+        declared = cell.provenance.get
+        rows = [
+            self._part("version", (axis, value, declared(axis, "")), axis, value, declared(axis, ""))
+            for axis, value in cell.axes.items()
+        ]
+        yield self._filled("versions", (), ["".join(rows)])
+        yield self._macro("findings", cell.findings)
+        yield self._macro("published", row.published)
+        exports = [(name, f"../{href}") for name, href in stored_exports(self._writer, row)]
+        command = lock_command(self._model, row)
+        yield self._macro("lock", (command, exports)) if exports else self._around("command", command)
+        yield "\n</section>\n</div>\n"
+
+    def _strip(self, row: ReportRow) -> Iterator[str]:
         for tier in self._model.tiers:
             tiles = [
                 self._tile(row.results[check.name]) for check in tier.checks if check.name in row.results
             ]
             if tiles:
-                tiers.append((tier.tier.value, Markup("".join(tiles))))  # noqa: S704 - tiles are HTML
-        return tiers
+                yield self._filled("tier", (tier.tier.value,), ["".join(tiles)], tier.tier.value)
 
     def _tile(self, result: ReportResult) -> Markup:
         # The tile omits the reasons, which the section below it shows, so that many pages share one tile.
@@ -135,7 +159,7 @@ class CellPages:
             self._macro("triage", result.diagnosis, anchor),
             self._macro("similar", similar, anchor),
             command if result.mark is not Mark.PASS else "",
-            self._macro("measured", found),
+            self._measured(found),
             self._files(result.verdict.outcome, result),
             self._log(row, result, anchor),
             self._more(result, command if result.mark is Mark.PASS else ""),
@@ -143,24 +167,54 @@ class CellPages:
         return "\n".join([part for part in parts if part])
 
     def _macro(self, name: str, shown: object, *others: object) -> str:
-        """A macro of `check.html`; "" if there is nothing to show."""
-        return str(getattr(self._macros, name)(shown, *others)) if shown else ""
+        """A macro; "" if there is nothing to show."""
+        return str(self._macros[name](shown, *others)) if shown else ""
 
     def _part(self, name: str, key: tuple[object, ...], *shown: object) -> str:
-        """A macro of `check.html`, rendered once for each key."""
+        """A macro, rendered once for each key."""
         full = (name, *key)
         part = self._parts.get(full)
         if part is None:
             if len(self._parts) > MAX_CACHED:
                 self._parts.clear()
-            part = self._parts[full] = str(getattr(self._macros, name)(*shown))
+            part = self._parts[full] = str(self._macros[name](*shown))
         return part
 
+    def _filled(
+        self, name: str, key: tuple[object, ...], texts: Sequence[str], *others: object, form: object = None
+    ) -> str:
+        """A macro with some texts, which are HTML. What is around them is rendered once for each key.
+
+        form: the first argument of the macro, if it is not the texts.
+        """
+        full = (name, len(texts), *key)
+        pieces = self._forms.get(full)
+        if pieces is None:
+            if len(self._forms) > MAX_CACHED:
+                self._forms.clear()
+            shown = PLACES[: len(texts)] if form is None else (form,)
+            split = _PLACE.split(str(self._macros[name](*shown, *others)))
+            pieces = [PLACES.index(piece) if at % 2 else piece for at, piece in enumerate(split)]
+            self._forms[full] = pieces
+        return "".join([texts[piece] if type(piece) is int else piece for piece in pieces])  # type: ignore[misc]
+
     def _around(self, name: str, text: str, *others: object) -> str:
-        """A macro that shows one short text; "" without one. The HTML around the text is rendered once."""
+        """A macro that shows one short text; "" without one."""
         if not text or len(text) > SHORT_TEXT:
             return self._macro(name, text, *others)
-        return self._part(name, others, PLACE, *others).replace(PLACE, printed(text))
+        return self._filled(name, others, [printed(text)], *others)
+
+    def _measured(self, found: Sequence[Block]) -> str:
+        """The measurements; in most sections they are plain facts."""
+        if len(found) == 1 and isinstance(found[0], FactList):
+            title, pairs = found[0].title, found[0].pairs
+            texts = [text for _, text in pairs]
+            names = tuple([name for name, _ in pairs])
+            short = len(pairs) <= len(PLACES) and max(map(len, texts)) <= SHORT_TEXT
+            if short and "\n" not in "".join(texts) and not _PLACE.search("".join((title, *names))):
+                form = (FactList(title=title, pairs=tuple(zip(names, PLACES, strict=False))),)
+                return self._filled("measured", (title, names), [*map(printed, texts)], form=form)
+        return self._macro("measured", found)
 
     def _opening(self, result: ReportResult, anchor: Markup) -> str:
         key = (result.check, result.entry.question, result.mark, result.verdict.evidence, result.change)
@@ -175,11 +229,18 @@ class CellPages:
         return self._part("origin", key, result, outcome, proof, file)
 
     def _when(self, result: ReportResult) -> str:
-        strip = timeline_svg(result)
-        if not strip:
+        history, verdict = result.history, result.verdict
+        if not history:
             return ""
-        since = since_words(self._model.streak(result), result.verdict.status)
-        return self._part("when", (result.check, strip, since), result.check, strip, since)
+        turned = input_changed(result)
+        # Many results share a history, which lives as long as the model.
+        key = (result.check, id(history), result.mark, verdict.status, verdict.evidence, turned)
+        shown = self._histories.get(key)
+        if shown is None:
+            since = since_words(self._model.streak(result), verdict.status)
+            texts = [timeline_svg(result), printed(since)]
+            shown = self._histories[key] = self._filled("when", (result.check,), texts, result.check)
+        return shown
 
     def _judged(self, result: ReportResult) -> str:
         verdict, notes = result.verdict, self._model.notes_on(result)

@@ -141,14 +141,22 @@ def grid_row(row: ReportRow, checks: Sequence[str], axes: Sequence[str]) -> Grid
 
 
 def _numbered(row: GridRow, values: _Pool, reasons: _Pool) -> list[Any]:
-    why = {index: reasons.number(text) for index, text in row.why.items()}
+    id_, title, page, (stack, device, recipe), axes, verdicts, changes, why = row
+    number = values.number
+    numbered = {}
+    for index, text in why.items():
+        reason = reasons.number(text)
+        if reason >= 0:
+            numbered[index] = reason
     return [
-        row.id,
-        row.title,
-        row.page or 0,
-        *map(values.number, row.kinds),
-        [-1 if value is None else values.number(value) for value in row.axes],
-        row.verdicts,
-        row.changes or 0,
-        {index: number for index, number in why.items() if number >= 0} or 0,
+        id_,
+        title,
+        page or 0,
+        number(stack),
+        number(device),
+        number(recipe),
+        [-1 if value is None else number(value) for value in axes],
+        verdicts,
+        changes or 0,
+        numbered or 0,
     ]

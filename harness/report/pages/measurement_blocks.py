@@ -93,6 +93,9 @@ class Multiples:
 # Pages show shortened digests; report.json has the whole ones.
 _DIGEST = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
+#: Values that are shown as they are.
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
 Block = FactList | TableBlock | Chart | Multiples
 
 
@@ -100,6 +103,9 @@ def blocks(measurements: Mapping[str, object], title: str = "", depth: int = 0) 
     """Blocks that show every value of `measurements` once, in order, plain values first."""
     pairs: list[tuple[str, str]] = []
     found: list[Block] = []
+    if all(type(value) in _PLAIN for value in measurements.values()):
+        pairs = [(label(name), scalar(value)) for name, value in measurements.items()]
+        return (FactList(title=title, pairs=tuple(pairs)),) if pairs else ()
     chart = _chart(measurements, title)
     if chart is not None:
         found.append(chart)

@@ -68,16 +68,11 @@ def _headline(suites: Sequence[ShownSuite]) -> str:
 
 
 def _shown(model: ReportModel) -> Iterator[ShownSuite]:
-    rows = {row.cell.id: row for row in model.rows}
-    for result in model.inputs.results:
+    checks = [check.name for check in model.checks if check.name in SUITE_CHECK_NAMES]
+    found = ((row, row.results[name]) for row in model.rows for name in checks if name in row.results)
+    for row, result in found:
         outcome = result.verdict.outcome
-        row = rows.get(result.cell_id)
-        if (
-            result.check not in SUITE_CHECK_NAMES
-            or outcome is None
-            or not outcome.measurements
-            or row is None
-        ):
+        if outcome is None or not outcome.measurements:
             continue
         for suite in SUITES_FORMAT.read(outcome.measurements).suites:
             cases = tuple(suite_cases(suite))

@@ -27,9 +27,14 @@ def timeline_svg(result: ReportResult) -> Markup:
     """One bar per stretch of equal verdicts, and a tick where an input changed; "" without a history."""
     if not result.history:
         return Markup()
-    before, now = result.history[-1].verdict.key, result.entry.key
-    turns = bool(before and now and before != now)
-    return _drawn(result.past, result.mark, result.verdict.evidence, len(result.history) if turns else None)
+    now = len(result.history) if input_changed(result) else None
+    return _drawn(result.past, result.mark, result.verdict.evidence, now)
+
+
+def input_changed(result: ReportResult) -> bool:
+    """Whether an input differs from that of the last earlier run; both keys are known then."""
+    before, now = result.history[-1].verdict.key if result.history else "", result.entry.key
+    return bool(before and now and before != now)
 
 
 @lru_cache(maxsize=16_384)

@@ -98,8 +98,9 @@ class RowsInBackground:
             workers = min(os.cpu_count() or 1, MAX_WORKERS) if len(model.rows) >= PARALLEL_FROM else 1
         if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
             context = multiprocessing.get_context("fork")
-            # Made here, so that the workers inherit the compiled templates.
+            # Used here, so that the workers inherit the compiled templates and the imported checks.
             renderer = RowRenderer(model, folder)
+            renderer.render(model.rows[0])
             self._pool = ProcessPoolExecutor(
                 workers, mp_context=context, initializer=_inherit, initargs=(model, renderer)
             )
