@@ -506,6 +506,31 @@ def test_axis_by_axis_view_leads_back_to_the_cells(browser: Browser) -> None:
     assert browser.shown() == ["gspo-qwen25-3b", "gspo-qwen3-30b-a3b"]
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_suites_by_cells_lead_to_the_failures(driver: Any, tmp_path: Path, language: str) -> None:
+    render_all(build_model(samples().suite_inputs()), tmp_path / "reports")
+    browser = Browser(driver, tmp_path / "reports")
+    browser.open(f"index.html#lang={language}")
+    from selenium.webdriver.support.ui import Select
+
+    Select(browser.one("#view")).select_by_value("suites.html#cells")
+    browser.wait_for_address("suites.html#cells")
+    if language == "zh":
+        browser.one("#language").click()
+        browser.settle()
+    assert browser.one(".suitegrid tbody tr a").text.split() == (
+        ["101", "of", "106", "5", "new"] if language == "en" else ["101/106", "5", "项新失败"]
+    )
+    browser.one(".suitegrid tbody tr a").click()
+    browser.wait_for_address("suites.html#check-torch-npu-nn-verl-0.9.1-sim")
+    browser.one(".turn table details summary").click()
+    assert "t.py::test_101" in browser.one(".turn table details[open]").text
+    assert browser.js("return document.documentElement.scrollWidth") <= 1440
+    assert violations(browser) == []
+    browser.js("localStorage.clear()")
+    assert browser.console_messages() == []
+
+
 def test_from_the_headline_to_what_changed_and_to_the_cell(browser: Browser) -> None:
     turns = browser.one(".changed .turns")
     assert turns.text.startswith("1 newly broken, 1 newly not run, 1 on weaker evidence, ")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from harness.outcome import Status
 from harness.report.model.streak import EarlierVerdict
+from harness.verdict.verdict import Standing
 
 BAD = (Status.FAIL, Status.INCONCLUSIVE)
 Pair = tuple[str, str]
@@ -53,6 +54,11 @@ class RunChange:
     before: EarlierVerdict | None
     after: EarlierVerdict | None
     causes: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> bool:
+        """Whether an expectation covers the failure."""
+        return bool(self.after and self.after.standing is Standing.KNOWN)
 
     @property
     def same_inputs(self) -> bool:

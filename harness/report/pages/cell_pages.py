@@ -34,7 +34,7 @@ MAX_CACHED = 20_000
 MOST_OUTCOME_FILES = 200
 #: Shorter texts are shown whole by every filter.
 SHORT_TEXT = 90
-#: Characters without a meaning in Unicode, which stand for the texts in rendered HTML: the first for the first.
+#: Characters without a meaning in Unicode, which stand for the texts in rendered HTML, in order.
 PLACES = tuple(map(chr, range(0xE000, 0xE020)))
 _PLACE = re.compile(f"([{PLACES[0]}-{PLACES[-1]}])")
 NO_CHECKS = '<p class="note">Nothing was planned for this cell.</p>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from harness.report.model.changes import MEANINGS, RunChange, RunChangeKind
@@ -19,6 +20,8 @@ COUNTED = (
     RunChangeKind.FIXED,
     RunChangeKind.STILL,
 )
+#: The kinds of which some may be expected failures.
+FAILS = (RunChangeKind.BROKEN, RunChangeKind.STILL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class ChangesSinceRun:
 
 
 def change_summary(model: ReportModel) -> ChangesSinceRun | None:
-    """The summary, such as `2 newly broken, 1 fixed, 3 still broken`; None without an earlier run."""
+    """The summary, such as `2 newly broken, 3 still broken (2 expected)`; None without an earlier run."""
     if model.inputs.earlier is None:
         return None
     return ChangesSinceRun(
@@ -70,7 +73,12 @@ def changes_page(model: ReportModel, writer: PageWriter) -> str:
 
 
 def _counts(model: ReportModel) -> str:
-    counts = [f"{count} {turn.value}" for turn, count in model.turns.items() if turn in COUNTED]
+    expected = Counter(change.turn for change in model.changes if change.expected and change.turn in FAILS)
+    counts = [
+        f"{count} {turn.value}" + (f" ({expected[turn]} expected)" if expected[turn] else "")
+        for turn, count in model.turns.items()
+        if turn in COUNTED
+    ]
     return visible(clip(", ".join(counts))) if counts else "Nothing broke and nothing was fixed"
 
 

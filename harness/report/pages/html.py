@@ -20,6 +20,7 @@ from harness.report.pages.page_templates import PageWriter, anchor_of, environme
 from harness.report.pages.patches_page import patches_page
 from harness.report.pages.suites_page import suites_page
 from harness.report.pages.time_page import time_page
+from harness.upstream_tests.suite_check import SUITE_CHECK_NAMES
 
 STATIC_ROWS = 300
 FIRST_ROWS = 60
@@ -90,8 +91,20 @@ def _index(model: ReportModel, writer: PageWriter) -> str:
             short=short,
             stage_text=STAGES,
             turns=change_summary(model),
+            views=_other_views(model),
         )
     )
+
+
+def _other_views(model: ReportModel) -> list[tuple[str, str, str]]:
+    """The views that are pages of their own and have something to show: their link, rows and columns."""
+    suites = any(check.name in SUITE_CHECK_NAMES for check in model.checks)
+    views = (
+        ("patches.html#survival", "patches", "commits", model.inputs.survival is not None),
+        ("patches.html#names", "names", "versions", model.inputs.names is not None),
+        ("suites.html#cells", "suites", "cells", suites),
+    )
+    return [(page, rows, columns) for page, rows, columns, shown in views if shown]
 
 
 def _run_facts(model: ReportModel) -> list[tuple[str, str]]:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.outcome import Case
+from harness.outcome import Case, Evidence
+from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
@@ -39,7 +40,7 @@ class ShownSuite:
     cell: str
     title: str
     href: str
-    evidence: str
+    evidence: Evidence
     counts: Mapping[str, int]
     compared: ComparedCases
     groups: tuple[ShownGroup, ...] = field(default=())
@@ -47,14 +48,48 @@ class ShownSuite:
     @property
     def anchor(self) -> str:
         """The part of this page about it."""
-        return anchor_of(f"{self.suite.name}-{self.cell}")
+        return anchor_of(f"{self.suite.name}-{self.cell}-{self.evidence.value}")
+
+    @property
+    def mark(self) -> Mark:
+        """Whether it was run, has a failure that is not known, or one that is."""
+        if self.suite.not_run:
+            return Mark.NOT_RUN
+        if self.compared.new:
+            return Mark.FAIL
+        return Mark.KNOWN_FAIL if self.counts["failed"] else Mark.PASS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteGrid:
+    """Suites and the cells that ran them.
+
+    columns: title of a cell, link to its page, and evidence. rows: name of a suite, and how it ended in each
+    column, None where it was not planned.
+    """
+
+    columns: tuple[tuple[str, str, Evidence], ...]
+    rows: tuple[tuple[str, tuple[ShownSuite | None, ...]], ...]
+
+
+def suite_grid(suites: Sequence[ShownSuite]) -> SuiteGrid:
+    """The suites as rows, in the order of their names, and the cells as columns."""
+    columns = {(one.cell, one.evidence): (one.title, one.href, one.evidence) for one in suites}
+    found = {(one.suite.name, (one.cell, one.evidence)): one for one in suites}
+    names = sorted({one.suite.name for one in suites})
+    return SuiteGrid(
+        columns=tuple(columns.values()),
+        rows=tuple((name, tuple(found.get((name, column)) for column in columns)) for name in names),
+    )
 
 
 def suites_page(model: ReportModel, writer: PageWriter) -> str:
     """The page as HTML."""
     suites = list(_shown(model))
     template = environment(writer, up="").get_template("suites.html")
-    return template.render(model=model, headline=_headline(suites), suites=suites, most=MOST_TESTS)
+    return template.render(
+        model=model, headline=_headline(suites), suites=suites, grid=suite_grid(suites), most=MOST_TESTS
+    )
 
 
 def _headline(suites: Sequence[ShownSuite]) -> str:
@@ -82,7 +117,7 @@ def _shown(model: ReportModel) -> Iterator[ShownSuite]:
                 cell=result.cell_id,
                 title=row.cell.title or result.cell_id,
                 href=f"cells/{row.slug}.html#{anchor_of(result.check)}",
-                evidence=outcome.evidence.value,
+                evidence=outcome.evidence,
                 counts=_counts(suite, cases),
                 compared=compared,
                 groups=tuple(_groups(cases, compared)),

@@ -75,6 +75,15 @@ from harness.report.model.report_inputs import (
 from harness.report.model.streak import EarlierVerdict, History, HistoryEntry
 from harness.report.model.survival_facts import SurvivalFacts
 from harness.report.model.visible_text import as_bytes
+from harness.upstream_tests.in_cell.file_results import Ended
+from harness.upstream_tests.suite_measurements import (
+    SUITES_FORMAT,
+    FailureClass,
+    MeasuredFile,
+    MeasuredSuite,
+    MeasuredTest,
+    SuitesMeasured,
+)
 from harness.verdict.verdict import ExpectedFailure, Standing, Verdict
 
 NOW = 1_795_161_600.0
@@ -970,6 +979,51 @@ def _night(draw: random.Random) -> list[Status]:
         now = draw.choice(list(Status)) if draw.random() < 0.05 else now
         found.append(now)
     return found
+
+
+def suite_inputs() -> ReportInputs:
+    """Two suites of upstreams in two cells: failures that nobody knows, no failure, a suite that was not run."""
+
+    def suite(name: str, passed: int, failed: int) -> MeasuredSuite:
+        ended = (*[Ended.PASSED] * passed, *[Ended.FAILED] * failed)
+        tests = tuple(
+            MeasuredTest(
+                name=f"test_{number}",
+                ended=end,
+                kind=FailureClass.NOT_SIMULATED if end is Ended.FAILED else None,
+                message="not simulated: aclnnRoll" if end is Ended.FAILED else "",
+            )
+            for number, end in enumerate(ended)
+        )
+        return MeasuredSuite(
+            name=name, commit="c0ffee123456", rule="tag", files=(MeasuredFile(path="t.py", tests=tests),)
+        )
+
+    measured = {
+        "verl-0.9.1-sim": (suite("torch-npu-nn", 101, 5), suite("vllm-ascend-ops", 12, 0)),
+        "verl-0.6.1-sim": (
+            suite("torch-npu-nn", 106, 0),
+            MeasuredSuite(
+                name="vllm-ascend-ops", not_run="The tests of vllm-ascend are not here.", fix="clone"
+            ),
+        ),
+    }
+    return ReportInputs(
+        generated=NOW,
+        cells=tuple(CellFacts(id=cell, title=f"{cell} on the simulated NPU") for cell in measured),
+        checks=(CheckColumn(name="upstream-tests", tier=Tier.NUMERICS),),
+        results=tuple(
+            result(
+                cell,
+                "upstream-tests",
+                Status.FAIL if cell == "verl-0.9.1-sim" else Status.PASS,
+                tier=Tier.NUMERICS,
+                evidence=Evidence.SIMULATED,
+                measurements=SUITES_FORMAT.write(SuitesMeasured(suites=suites)),
+            )
+            for cell, suites in measured.items()
+        ),
+    )
 
 
 def many_inputs(cells: int, checks: int = 8, history: int = 0) -> ReportInputs:

@@ -21,10 +21,14 @@ from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, TREE_UNAVAILABLE, PatchesMeasured
 from harness.report.formats.csv_export import results_csv
 from harness.report.formats.feed import atom
+from harness.report.model.changes import compare
 from harness.report.model.report_inputs import ReportInputs
 from harness.report.model.report_model import ReportModel, build_model
+from harness.report.model.streak import EarlierVerdict
 from harness.report.model.survival_facts import read_survival
+from harness.report.pages.changes_page import change_summary
 from harness.report.publish.publish import render_all
+from harness.verdict.verdict import Standing
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 
@@ -46,6 +50,25 @@ def test_the_first_run_has_no_earlier_run_to_compare_with(tmp_path: Path) -> Non
     page = pages(build_model(replace(sample_inputs(), earlier=None)), tmp_path)
     assert "There is no earlier run to compare with." in page["changes.html"]
     assert 'class="turns"' not in page["index.html"]
+
+
+def summary_of(model: ReportModel) -> str:
+    found = change_summary(model)
+    assert found
+    return found.counts
+
+
+def test_of_the_failures_those_that_are_expected_are_counted() -> None:
+    def verdict(standing: Standing) -> EarlierVerdict:
+        return EarlierVerdict(status=Status.FAIL, standing=standing)
+
+    known, unforeseen = verdict(Standing.KNOWN), verdict(Standing.UNEXPECTED)
+    before = {("a", "loss"): known, ("b", "loss"): known, ("c", "loss"): known}
+    after = {("a", "loss"): known, ("b", "loss"): unforeseen, ("c", "loss"): known}
+    model = replace(build_model(sample_inputs()), changes=compare(before, after))
+    assert summary_of(model) == "3 still broken (2 expected)"
+    none = replace(model, changes=compare(before, {("b", "loss"): unforeseen, ("a", "loss"): unforeseen}))
+    assert summary_of(none) == "2 still broken"
 
 
 def test_the_feed_has_one_entry_per_run_with_a_change(tmp_path: Path) -> None:

@@ -467,7 +467,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
     changed("columns", () => { state.columns = [...document.querySelectorAll("#columns input:checked")].map((box) => data.axes.indexOf(box.value)); });
     $("view").addEventListener("change", () => {
       const wanted = $("view").value;
-      if (wanted.endsWith(".html")) { location.href = wanted; return; }
+      if (wanted.includes(".html")) { location.href = wanted; return; }
       const [down, across] = [...data.shown, ...data.axes.keys()].filter((axis, i, all) => all.indexOf(axis) === i);
       state.view = wanted === "axes" ? `${data.axes[down]},${data.axes[across]}` : wanted;
       state.at = [0, 0];

@@ -82,7 +82,8 @@
     if ($("pair")) $("pair").hidden = !ordinary;
     const found = ordinary ? [] : [...compare(then, now, Boolean(day))].filter(([, changes]) => changes.length);
     $("compared").replaceChildren(...found.map(([name, changes]) => table(name, changes)));
-    const counts = found.map(([name, changes]) => `${changes.length} ${name}`).join(", ");
+    const expected = (changes) => changes.filter(([, , , , after]) => after === "k").length;
+    const counts = found.map(([name, changes]) => `${changes.length} ${name}${expected(changes) ? ` (${expected(changes)} expected)` : ""}`).join(", ");
     $("headline").textContent = ordinary ? headline : `${counts || "Nothing changed"} ${day ? `since ${day}, by the last verdicts of all runs` : `from ${label(data.runs[then])} to ${label(data.runs[now])}`}.`;
     if (save) history.replaceState(null, "", ordinary ? location.pathname : day ? `#since=${day}` : `#since=${encodeURIComponent(data.runs[then][0])}&now=${encodeURIComponent(data.runs[now][0])}`);
   }
