@@ -254,7 +254,9 @@ class ApiSurface:
         if names is None:
             return UNKNOWN
         if name in names.defined:
-            return self._definition(module, names.defined[name])
+            # With `try: from fast import go`, the definition is only a substitute.
+            is_substitute = any(not self.has_module(origin) for origin, _ in names.imported.get(name, ()))
+            return PRESENT if is_substitute else self._definition(module, names.defined[name])
         if name in names.imported:
             return self._imported(module, names.imported[name], depth + 1)
         if name in names.other:

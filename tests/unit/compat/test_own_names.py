@@ -16,12 +16,14 @@ FILES = {
     "lib/user.py": "from lib.core import make, Model\ndef f():\n    make(1)\n    model = Model()\n    model.run(1)\n",
     "lib/broken.py": "from lib.core import never\n",
     "lib/lazy/__init__.py": "def __getattr__(name): ...\n",
+    "lib/either.py": "try:\n    from fast import Meta\nexcept ImportError:\n    class Meta: ...\n",
 }
 INNOCENT = {
     "lib/core.py": FILES["lib/core.py"] + "def more(): ...\n",
     "lib/user.py": FILES["lib/user.py"] + "from lib.lazy import anything\n",
     "lib/new.py": "from lib.core import make\nmake(2)\n",
     "lib/broken.py": FILES["lib/broken.py"] + "x = 1\n",
+    "lib/other.py": "from lib.either import Meta\nMeta.concat()\n",
 }
 
 
