@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +41,8 @@ OUTPUTS = ("text", "json", "github", "sarif")
 @click.option("--cell", shell_complete=complete_cells, help="Use all versions of this cell.")
 @click.option(
     "--verl",
-    help="The verl version (or `0.6.1@COMMIT`) the script is for; `profile`: the newest of the profile.",
+    help="The verl version (or `0.6.1@COMMIT`) the script is for; `profile`: the release in the nearest "
+    "REQUIRED_VERL.txt above it, otherwise the newest of the profile.",
 )
 @click.option("--vllm-ascend", help="The vllm-ascend version.")
 @click.option("--cann", help="The CANN version.")
@@ -80,6 +81,7 @@ def command(
     from harness.compat.lint.lint_check import new_findings
     from harness.compat.lint.lint_measurements import LintResult
     from harness.workspace.linting.lint_request import changed_paths
+    from harness.workspace.linting.required_verl import scripts_by_verl
 
     output = "json" if as_json else shape
     nothing = LintResult(findings=(), undecided=())
@@ -89,13 +91,21 @@ def command(
         if output != "text":
             _print(nothing, output)
         return 0
-    request = replace(_request(settings, targets, base, cell, versions), skip_others=skip_others)
-    before = request.result_at(base) if base else nothing
-    result = new_findings(request.result(), before)
+    groups = scripts_by_verl(targets) if versions["verl"] == PROFILE and not cell else {"": targets}
+    requests = [
+        replace(
+            _request(settings, scripts, base, cell, {**versions, "verl": required or versions["verl"]}),
+            skip_others=skip_others,
+        )
+        for required, scripts in groups.items()
+    ]
+    before = LintResult.of([request.result_at(base) for request in requests]) if base else nothing
+    result = new_findings(LintResult.of([request.result() for request in requests]), before)
     if fix or show_fixes:
-        _fix(request, result, write=fix, to_stderr=output != "text")
-        result = new_findings(request.result(), before) if fix else result
-    _print(result, output, request)
+        _fix(requests, result, write=fix, to_stderr=output != "text")
+        if fix:
+            result = new_findings(LintResult.of([request.result() for request in requests]), before)
+    _print(result, output, requests)
     if any(finding.severity == "error" for finding in result.findings):
         return EXIT_UNEXPECTED
     return EXIT_INCOMPLETE if result.unchecked else 0
@@ -128,15 +138,15 @@ def _request(
     return LintRequest(paths=paths, versions=used, verl=tree_of_verl(used, releases))
 
 
-def _print(result: LintResult, output: str, request: LintRequest | None = None) -> None:
-    """Print a result; SARIF has the fixes, which are tried with the request."""
+def _print(result: LintResult, output: str, requests: Sequence[LintRequest] = ()) -> None:
+    """Print a result; SARIF has the fixes, which are tried with the requests."""
     from harness.compat.lint.lint_format import FORMATS
     from harness.compat.lint.sarif import as_sarif
 
-    if output != "sarif" or request is None:
+    if output != "sarif" or not requests:
         click.echo(FORMATS[output](result), nl=False)
         return
-    scripts = request.fixed(result.findings)
+    scripts = [script for request in requests for script in request.fixed(result.findings)]
     fixes = {fix.finding: fix for script in scripts for fix in script.fixes}
     click.echo(as_sarif(result, fixes, lambda name: Path(name).read_bytes()), nl=False)
 
@@ -151,18 +161,18 @@ def _explained(rule: str | None, *, as_json: bool) -> str:
     return rule_lines(explained_rule(rule)) if rule else rule_list([*explained_rules().values()])
 
 
-def _fix(request: LintRequest, result: LintResult, *, write: bool, to_stderr: bool) -> None:
+def _fix(requests: Sequence[LintRequest], result: LintResult, *, write: bool, to_stderr: bool) -> None:
     """Print the patch that fixes findings of the result, and then write it to the scripts if `write`."""
     from harness.workspace.linting.script_fixing import patch_of, write_fixes
 
-    scripts = request.fixed(result.findings)
+    scripts = [script for request in requests for script in request.fixed(result.findings)]
     for script in scripts:
         click.echo(patch_of(script), nl=False, err=to_stderr)
     for rejected in (one for script in scripts for one in script.rejected):
         place = Location(rejected.finding.file, rejected.finding.line, rejected.finding.column)
         click.echo(f"{place}: {rejected.finding.rule} has no certain fix: {rejected.why}", err=True)
     if write:
-        write_fixes(scripts, request.paths)
+        write_fixes(scripts, [path for request in requests for path in request.paths])
     count = sum(len(script.fixes) for script in scripts)
     done = "fixed" if write else "could be fixed with --fix"
     click.echo(f"{count} finding{'s' if count != 1 else ''} {done}", err=True)

@@ -13,6 +13,7 @@ from harness.compat.api.consumers import CONSUMERS
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.analysis_process import serve
 from harness.compat.uses.package_pairs import ConsumerAnalysis, Package
+from harness.compat.uses.use_finding import UseFinding
 from harness.sources.packages.release_archive import ReleaseArchive
 
 
@@ -22,7 +23,7 @@ class ApiRequest:
 
     cache: the cache folder of all checks. code: as in `AnalysisCache`. python: version of the cell's Python.
     made_for: consumer -> the providers it was published for, where the cell has another version of them.
-    patches: file -> ids of our patches that change it.
+    added_by: file -> line -> id of our patch that adds it.
     not_read, misfits, archives_read, absent_commits: as in `ApiMeasured`.
     """
 
@@ -31,7 +32,7 @@ class ApiRequest:
     packages: tuple[Package, ...]
     python: str = ""
     made_for: Mapping[str, tuple[Package, ...]] = field(default_factory=dict)
-    patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    added_by: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     not_read: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
     archives_read: tuple[ReleaseArchive, ...] = ()
@@ -73,7 +74,7 @@ def examine(request: ApiRequest) -> ApiMeasured:
                         **vars(finding),
                         consumer=package.name,
                         always=finding.breaks and finding.at_import and _module(finding.file) in imported,
-                        patches=request.patches.get(finding.file, ()),
+                        patch=_adding_patch(finding, package, request),
                     )
                 )
     return ApiMeasured(
@@ -86,6 +87,11 @@ def examine(request: ApiRequest) -> ApiMeasured:
         archives_read=request.archives_read,
         absent_commits=request.absent_commits,
     )
+
+
+def _adding_patch(finding: UseFinding, package: Package, request: ApiRequest) -> str:
+    lines = (package.changes.get(finding.file) or "").splitlines()[finding.line - 1 : finding.line]
+    return request.added_by.get(finding.file, {}).get(lines[0], "") if lines else ""
 
 
 def is_newer_python(version: str) -> bool:

@@ -48,12 +48,12 @@ class PatchedFiles:
     """Our patches applied to the sources of the consumers.
 
     texts: consumer -> file -> its text with the patches, None if they remove it.
-    patches: file -> ids of the patches that change it.
+    added_by: file -> line -> id of the patch that adds it.
     misfits: ids of patches that do not apply.
     """
 
     texts: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
-    patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    added_by: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     misfits: tuple[str, ...] = ()
 
 
@@ -97,7 +97,7 @@ def gather(facets: Mapping[str, Any], source: ReleaseFetcher, root: Path) -> Api
             )
             for consumer, providers in made_for.items()
         },
-        patches=patched.patches,
+        added_by=patched.added_by,
         not_read=tuple(
             f"{name} {commits.get(name, '')[:12] or versions[name]}"
             + (f" with the patches of {unread[name].axis}" if name in unread else "")
@@ -145,7 +145,7 @@ def _unread_patches(facets: Mapping[str, Any]) -> dict[str, UnreadPatches]:
 
 def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], root: Path) -> PatchedFiles:
     texts: dict[str, Mapping[str, str | None]] = {}
-    patches: dict[str, tuple[str, ...]] = {}
+    added_by: dict[str, Mapping[str, str]] = {}
     misfits: list[str] = []
     for package, facet in PATCHES.items():
         selected = facets.get(facet) or ()
@@ -160,10 +160,10 @@ def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], roo
             return surface.source(modules[path]).decode("utf-8", "replace") if path in modules else None
 
         diffs = [(patch["id"], _text_of(patch, root)) for patch in selected]
-        texts[package], changed_by, failed = apply_patches(diffs, read)
-        patches |= {path: tuple(ids) for path, ids in changed_by.items()}
+        texts[package], added, failed = apply_patches(diffs, read)
+        added_by |= added
         misfits += failed
-    return PatchedFiles(texts=texts, patches=patches, misfits=tuple(misfits))
+    return PatchedFiles(texts=texts, added_by=added_by, misfits=tuple(misfits))
 
 
 def _text_of(patch: Mapping[str, Any], root: Path) -> str:
@@ -318,9 +318,9 @@ def _remedy(finding: ApiFinding) -> str:
         return f"{name} {finding.last} is the last release with {finding.name}."
     package = finding.provider.partition(" ")[0]
     if package == finding.consumer:
-        patches = ", ".join(finding.patches) or f"for {package}"
-        return f"Change the patch {patches}: it breaks {finding.name} within {package}."
-    change = f"Change the patch {', '.join(finding.patches)}, or choose" if finding.introduced else "Choose"
+        patch = finding.patch or f"for {package}"
+        return f"Change the patch {patch}: it breaks {finding.name} within {package}."
+    change = f"Change the patch {finding.patch}, or choose" if finding.patch else "Choose"
     return f"{change} a version of {package} that has {finding.name}."
 
 

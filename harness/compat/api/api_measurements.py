@@ -16,13 +16,13 @@ class ApiFinding(UseFinding):
     """A use of a consumer of the cell that the pinned version of the provider does not support.
 
     always: whether it fails every training, because a module that every training imports contains it.
-    patches: ids of our patches that change the file.
+    patch: id of our patch that adds the line, "" if none does.
     last: the last earlier release of the provider that had the name, "" when it was not looked up.
     """
 
     consumer: str
     always: bool
-    patches: tuple[str, ...] = ()
+    patch: str = ""
     last: str = ""
 
     @property
@@ -32,8 +32,7 @@ class ApiFinding(UseFinding):
 
     def __str__(self) -> str:
         had = f", {self.last} had it" if self.last else ""
-        what = "adds this use" if self.introduced and len(self.patches) == 1 else "changes this file"
-        ours = f"; our patch {', '.join(self.patches)} {what}" if self.patches else ""
+        ours = f"; our patch {self.patch} adds this use" if self.patch else ""
         return f"{self.file}:{self.line}: {self.text} ({self.provider}{had}{ours})"
 
 

@@ -14,24 +14,27 @@ from unidiff.errors import UnidiffParseError
 
 def apply_patches(
     patches: Sequence[tuple[str, str]], read: Callable[[str], str | None]
-) -> tuple[dict[str, str | None], dict[str, list[str]], list[str]]:
+) -> tuple[dict[str, str | None], dict[str, dict[str, str]], list[str]]:
     """Apply patches (id, text) in order. `read` returns the text of a file, None when it does not exist.
 
-    Only Python files are changed. Returns path -> new text, None if the file is removed; path -> ids of the
-    patches that change it; and ids of those that do not apply.
+    Only Python files are changed. Returns path -> new text, None if the file is removed; path -> line -> id
+    of the last patch that adds this line; and ids of the patches that do not apply.
     """
     texts: dict[str, str | None] = {}
-    changed_by: dict[str, list[str]] = {}
+    added_by: dict[str, dict[str, str]] = {}
     misfits = []
     for patch_id, diff in patches:
         changes = _changes(diff, texts, read)
         if changes is None:
             misfits.append(patch_id)
             continue
+        for path, text in changes.items():
+            earlier = texts[path] if path in texts else read(path)
+            before = set((earlier or "").splitlines())
+            lines = added_by.setdefault(path, {})
+            lines |= {line: patch_id for line in (text or "").splitlines() if line not in before}
         texts |= changes
-        for path in changes:
-            changed_by.setdefault(path, []).append(patch_id)
-    return texts, changed_by, misfits
+    return texts, added_by, misfits
 
 
 def _changes(

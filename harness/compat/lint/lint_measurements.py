@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,6 +87,20 @@ class LintResult:
     findings: tuple[LintFinding, ...]
     undecided: tuple[UndecidedRule, ...]
     notes: tuple[ScriptNote, ...] = ()
+
+    @classmethod
+    def of(cls, results: Sequence[LintResult]) -> LintResult:
+        """Several results as one."""
+        return LintResult(
+            findings=tuple(
+                sorted(
+                    (finding for result in results for finding in result.findings),
+                    key=lambda finding: (finding.file, finding.line),
+                )
+            ),
+            undecided=tuple(dict.fromkeys(item for result in results for item in result.undecided)),
+            notes=tuple(note for result in results for note in result.notes),
+        )
 
     @property
     def unchecked(self) -> tuple[str, ...]:

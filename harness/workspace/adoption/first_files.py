@@ -224,7 +224,8 @@ def _stack_pins(survey: RepositorySurvey) -> dict[str, Mapping[str, PinnedVersio
     files = {
         name: merged
         for name, pins in survey.pins.items()
-        if is_for_cann(name, pins) and _NPU_AXES & (merged := {**top, **pins}).keys()
+        # A fork of verl or vllm-ascend installs itself.
+        if is_for_cann(name, pins) and (_NPU_AXES & (merged := {**top, **pins}).keys() or survey.fork)
     }
     newest = max((parse_version("cann", pins["cann"].version) for pins in files.values()), default=None)
     if newest is not None and "cann" in top:
@@ -322,9 +323,9 @@ def workflow_text(survey: RepositorySurvey, shipped: Matrix) -> str:
     pinned = [pins["verl"].version for pins in survey.pins.values() if "verl" in pins]
     fork = survey.fork.version if survey.fork and survey.fork.axis == "verl" else ""
     verl = (stack.axes.get("verl", "@") for stack in shipped.stacks.values())
-    # The newest version of the profile is the commit that the fork is based on.
+    # The newest version of the profile is the commit that the fork is based on; recipes have their own ones.
     released = pinned or [one for one in verl if "@" not in one]
-    version = "profile" if "@" in fork else fork or max(released, key=Version)
+    version = "profile" if "@" in fork or len(set(pinned)) > 1 else fork or max(released, key=Version)
     for folder in survey.scripts if len(survey.scripts) <= _MOST_FOLDERS else (".",):
         lint += (
             f"      - name: {json.dumps(f'lint the launch scripts in {folder}')}\n"

@@ -100,7 +100,8 @@ def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
         if always is not None and not any(one in requirement for one in always):
             continue
         for match in (*_PIN.finditer(requirement), *_DIRECT.finditer(requirement)):
-            yield match[1], match[2].rstrip(",;"), number
+            # The build for the CPU is the one that torch_npu extends.
+            yield match[1], match[2].rstrip(",;").removesuffix("+cpu"), number
 
 
 def _always_required(text: str) -> frozenset[str]:

@@ -74,8 +74,9 @@ class LintRequest:
             )
 
     def fixed(self, findings: Collection[LintFinding]) -> tuple[FixedScript, ...]:
-        """The scripts for which fixes of these findings were tried: those that have a plausible one."""
+        """The scripts of this request for which fixes of these findings were tried and are plausible."""
         files = sorted({Path(finding.file) for finding in findings if finding.changes})
+        files = [file for file in files if any(file.is_relative_to(path) for path in self.paths)]
         read = [(file, script_bytes(file)) for file in files if file.is_file()]
         scripts = [(file, script_of(data, file)) for file, data in read]
         tree = with_own_programs(self.verl, scripts) if self.verl and scripts else None

@@ -206,7 +206,7 @@ PATCH = """\
 
 
 def test_patches_are_applied_or_reported_as_misfits() -> None:
-    texts, changed_by, misfits = apply_patches(
+    texts, added_by, misfits = apply_patches(
         [
             ("verl/a", PATCH),
             ("verl/b", PATCH),
@@ -216,7 +216,7 @@ def test_patches_are_applied_or_reported_as_misfits() -> None:
         LIB.get,
     )
     assert texts["lib/core.py"].splitlines()[1] == "from other import thing"
-    assert changed_by == {"lib/core.py": ["verl/a"]}
+    assert added_by == {"lib/core.py": {"from other import thing": "verl/a"}}
     assert misfits == ["verl/b", "verl/d"]
 
 

@@ -99,7 +99,8 @@ def test_recipes_get_one_stack_for_each_folder_that_pins_versions(tmp_path: Path
         ("0.7.0", "0.11.0rc1"),
     ]
     assert str(matrix.stacks[selected(matrix)[0]].source) == "a/REQUIRED_VERL.txt"
-    assert "npu-matrix lint a --verl 0.7.0" in (root / ".github/workflows/npu-matrix.yml").read_text()
+    # Each script is linted for the verl that its own recipe requires.
+    assert "npu-matrix lint a --verl profile" in (root / ".github/workflows/npu-matrix.yml").read_text()
 
 
 def test_a_vllm_ascend_gets_the_vllm_that_it_is_published_for(tmp_path: Path) -> None:
@@ -406,6 +407,25 @@ def test_a_dockerfile_pins_its_image_and_what_it_installs_or_clones(tmp_path: Pa
         "fork-a2": {**expected, "soc": "a2"},
         "fork-a3": {**expected, "soc": "a3"},
     }
+
+
+def test_a_fork_of_verl_gets_the_newest_dockerfile_that_installs_it_without_naming_a_version(
+    tmp_path: Path,
+) -> None:
+    newest = (
+        "FROM quay.io/ascend/cann:9.1.0-910b-ubuntu22.04-py3.12\n"
+        "RUN git clone -b v0.23.0 https://github.com/vllm-project/vllm.git\n"
+        "RUN pip install torch==2.10.0+cpu\n"
+    )
+    root, _start = fork_of_main(tmp_path)
+    write(root, {"Dockerfile.new": newest, "Dockerfile.old": DOCKERFILE.replace("@CHIP@", "910b")})
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "images")
+    matrix = matrix_of(root)
+    [stack] = [matrix.stacks[name].axes for name in selected(matrix)]
+    assert stack["cann"] == "9.1.0"
+    assert stack["torch"] == "2.10.0"
+    assert stack["vllm"] == "0.23.0"
 
 
 def test_a_source_far_from_any_release_is_followed_from_today_on(tmp_path: Path) -> None:
