@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -36,11 +37,13 @@ from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.judge_case import judge
 from harness.numerics.loss.loss_measurements import REQUIRED, LossStatus
 from harness.numerics.loss.release_objectives import ReleaseObjective, release_objective
+from harness.numerics.loss.trainer_functions import has_module
 from harness.numerics.update.update_cases import CASES, UpdateCase
 from harness.numerics.update.update_compare import judge_record
-from harness.numerics.update.verl_update import run_case
+from harness.numerics.update.verl_update import replaced, run_case
 
 TIMEOUT_S = 90
+UNPADDING = ("index_first_axis", "pad_input", "rearrange", "unpad_input")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,8 @@ def update_cases(torch: Any, objective: ReleaseObjective) -> Iterator[JudgedCase
     def wrong(case: UpdateCase, path: str, name: str) -> Kill | None:
         outcome = judge_record(run_case(case, torch, "cpu", path), objective)
         if outcome.error:
-            return Kill(by="update", case=name, error=outcome.error)
+            place = re.search(r" in (verl/\S+:\d+ \w+)$", outcome.error)
+            return Kill(by="update", case=name, error=outcome.error, place=place.group(1) if place else "")
         for first in outcome.wrong[:1]:
             return Kill(by="update", case=name, quantity=first.quantity, place=first.place)
         return None
@@ -94,7 +98,9 @@ def loss_cases(objective: ReleaseObjective) -> Iterator[JudgedCase]:
     def wrong(
         case: LossCase, released: LossCase, expected: tuple[ExpectedResult, ExpectedResult]
     ) -> Kill | None:
-        result = evaluate_one(candidate, case)
+        # The check `loss` has no process group.
+        with replaced(candidate.torch.distributed, "is_initialized", lambda: False):
+            result = evaluate_one(candidate, case)
         verdicts = (judge(case, result, expected[0]), judge(released, result, expected[1]))
         if any(one.status not in (LossStatus.FAIL, LossStatus.UNSUPPORTED) for one in verdicts):
             return None
@@ -223,6 +229,15 @@ def import_path() -> None:
             print(f"{name}: {error}", file=sys.stderr)
 
 
+def use_unpadding_of_npu() -> None:
+    """Use the functions that remove padding on NPUs. They are plain torch, so they run here, too."""
+    attention: Any = importlib.import_module("verl.utils.attention_utils")
+    newer, older = "verl.utils.npu_flash_attn_utils", "verl.utils.npu_utils"
+    functions = importlib.import_module(newer if has_module(newer) else older)
+    found = tuple(getattr(functions, one) for one in UNPADDING)
+    attention._get_attention_functions = lambda: found  # noqa: SLF001 - verl's own name
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line, see the module."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.numerics.mutant_program")
@@ -241,6 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import verl
 
     import_path()
+    use_unpadding_of_npu()
     objective = release_objective(verl.__version__)
     measured = [
         traced(one, verl_folder()) for one in (*update_cases(torch, objective), *loss_cases(objective))

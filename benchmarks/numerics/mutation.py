@@ -3,9 +3,12 @@ mechanically, and the checks are run on each mutant.
 
     python -m benchmarks.numerics.mutation 0.9.1=/path/of/a/cell/bin/python [--sample 200] [--half looked-at]
 
-Each argument is a verl release and the Python of an environment that has it. A mutant counts as killed if a
-quantity is wrong; those that only raise are listed apart, as a type checker or a first run finds them, too.
-Equivalent mutants were judged by reading, and are listed in equivalent_mutants.yaml with the reason.
+Each argument is a verl release and the Python of an environment that has it. A mutant is killed if a check is
+red: a quantity is wrong, or verl raised an exception, which the checks report with verl's line. The second
+kind is also counted apart, because a first run finds it, too. Equivalent mutants were judged by reading, and
+are listed in equivalent_mutants.yaml with the reason. Mutants in lines that neither a case executes nor
+recorded trainings did (`trainer_lines.json`, made by update_tracer) are off the path of an update;
+`--show-off-path` lists these lines.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,14 +32,15 @@ from benchmarks.numerics.mutation_sites import Mutant, mutants
 from benchmarks.numerics.update_path import ENGINE, ENGINE_WORKER, OTHER_FEATURES, PATH
 
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.yaml")
+TRAINED = Path(__file__).with_name("trainer_lines.json")
 HALVES = ("looked-at", "counted", "both")
 GOAL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of a mutant: killed, raised, survived, equivalent or not-applicable. why: the reason, or
-    what found it."""
+    """What became of a mutant: killed, raised, survived, equivalent, off-path or not-applicable. why: the
+    reason, or what found it."""
 
     mutant: Mutant
     status: str
@@ -56,17 +61,17 @@ def all_mutants(folder: Path) -> list[Mutant]:
 
 
 def equivalents() -> list[Mapping[str, str]]:
-    """The list of mutants that change nothing: function, before, after (parts of them), and the reason."""
+    """The list of mutants that change nothing: function, operator, before, after, code (a regular expression
+    in the statement), of which parts may be left out, and the reason."""
     return list(yaml.safe_load(EQUIVALENT.read_text("utf-8")))
 
 
 def why_equivalent(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> str:
     """The reason why a mutant changes nothing, "" if none is known."""
     for entry in entries:
-        parts = {"function": mutant.function, "before": mutant.before, "after": mutant.after}
-        if (
-            all(text == entry[name] for name, text in parts.items() if name in entry)
-            and entry.get("operator", mutant.operator) == mutant.operator
+        parts = {name: getattr(mutant, name) for name in ("function", "operator", "before", "after")}
+        if all(text == entry[name] for name, text in parts.items() if name in entry) and (
+            re.search(entry.get("code", ""), mutant.code)
         ):
             return entry["reason"]
     return ""
@@ -79,7 +84,8 @@ def run_release(
     with tempfile.TemporaryDirectory() as folder:
         listed, results = Path(folder, "mutants.json"), Path(folder, "results.jsonl")
         listed.write_text(json.dumps([asdict(one) for one in chosen]), "utf-8")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        # verl runs on the CPU, so torch must not load the extension of a device.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
         command = [python, "-m", "benchmarks.numerics.mutant_program"]
         command += [f"--mutants={listed}", f"--out={results}", f"--seconds={seconds}"]
@@ -95,21 +101,28 @@ def run_release(
             yield Mutant(**entry["mutant"]), entry["kill"]
 
 
-def verdict(mutant: Mutant, kill: Mapping[str, object], entries: Sequence[Mapping[str, str]]) -> Verdict:
+def verdict(
+    mutant: Mutant,
+    kill: Mapping[str, object],
+    entries: Sequence[Mapping[str, str]],
+    trained: Mapping[str, frozenset[int]],
+) -> Verdict:
     """What a result means."""
     if kill["not_applicable"]:
         return Verdict(mutant=mutant, status="not-applicable", why=str(kill["not_applicable"]))
-    if kill["by"] and kill["error"]:
-        return Verdict(mutant=mutant, status="raised", why=str(kill["error"]))
     if kill["by"]:
         function = mutant.function.rpartition(".")[2]
-        place = str(kill["place"])
-        located = place.endswith(f" {function}") if place else None
-        why = f"{kill['by']}: {kill['quantity']} in {kill['case']} ({place})"
-        return Verdict(mutant=mutant, status="killed", why=why, located=located)
+        located = str(kill["place"]).endswith(f" {function}")
+        found = f"{kill['by']}: {kill['error'] or kill['quantity']} in {kill['case']} ({kill['place']})"
+        status = "raised" if kill["error"] else "killed"
+        return Verdict(mutant=mutant, status=status, why=found, located=located)
     reason = why_equivalent(mutant, entries)
     if reason:
         return Verdict(mutant=mutant, status="equivalent", why=reason)
+    if not kill["reached"] and not {mutant.line, mutant.statement} & trained.get(mutant.file, frozenset()):
+        return Verdict(
+            mutant=mutant, status="off-path", why="neither a case nor a training executes the line"
+        )
     return Verdict(
         mutant=mutant,
         status="survived",
@@ -118,10 +131,17 @@ def verdict(mutant: Mutant, kill: Mapping[str, object], entries: Sequence[Mappin
 
 
 def score(verdicts: Sequence[Verdict]) -> float:
-    """Killed mutants among those that neither raise nor are equivalent."""
+    """Mutants that turn a check red among those on the path that are not equivalent."""
     counts = Counter(one.status for one in verdicts)
-    of = counts["killed"] + counts["survived"]
-    return counts["killed"] / of if of else 0.0
+    red = counts["killed"] + counts["raised"]
+    of = red + counts["survived"]
+    return red / of if of else 0.0
+
+
+def trained_lines(release: str) -> Mapping[str, frozenset[int]]:
+    """The lines of verl that recorded trainings with this release executed, by file."""
+    stored = json.loads(TRAINED.read_text("utf-8")).get(release, {})
+    return {file: frozenset(lines) for file, lines in stored.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,6 +153,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--function", default="", help="only mutants of functions whose name contains this")
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seeds", type=int, default=0, help="also run this many seeds without a mutant")
+    parser.add_argument(
+        "--skip", type=int, default=0, help="leave out so many mutants of the order of the draw"
+    )
+    parser.add_argument("--show-off-path", action="store_true", help="also list lines off the path")
     parser.add_argument("--json", type=Path, help="also write all verdicts to this file")
     arguments = parser.parse_args(argv)
     entries, kept, written = equivalents(), True, {}
@@ -143,11 +167,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.half != "both":
             chosen = [one for one in chosen if one.is_looked_at == (arguments.half == "looked-at")]
         total = len(chosen)
-        chosen = chosen[: arguments.sample or None]
+        chosen = chosen[arguments.skip :][: arguments.sample or None]
         found = [
-            verdict(*one, entries) for one in run_release(python, chosen, arguments.seconds, arguments.seeds)
+            verdict(*one, entries, trained_lines(release))
+            for one in run_release(python, chosen, arguments.seconds, arguments.seeds)
         ]
-        _print(release, total, found, show=arguments.half != "counted")
+        _print(release, total, found, show=arguments.half != "counted", off_path=arguments.show_off_path)
         written[release] = [asdict(one) for one in found]
         kept = kept and score(found) >= GOAL
     if arguments.json:
@@ -161,16 +186,21 @@ def _verl_folder(python: str) -> Path:
     return Path(found.stdout.strip())
 
 
-def _print(release: str, total: int, found: Sequence[Verdict], *, show: bool) -> None:
+def _print(release: str, total: int, found: Sequence[Verdict], *, show: bool, off_path: bool) -> None:
     counts = Counter(one.status for one in found)
-    located = [one.located for one in found if one.status == "killed" and one.located is not None]
+    wrong = [bool(one.located) for one in found if one.status == "killed"]
+    raised = [bool(one.located) for one in found if one.status == "raised"]
     print(f"verl {release}: {len(found)} of {total} mutants; {dict(counts)}")
-    print(f"  score {score(found):.1%} of those that neither raise nor are equivalent")
-    print(f"  the named function is the mutated one in {sum(located)} of {len(located)} kills")
-    for one in found if show else ():
-        if one.status == "survived":
+    print(f"  score {score(found):.1%} of those on the path that are not equivalent")
+    print(
+        f"  the named function is the mutated one in {sum(wrong)} of {len(wrong)} wrong quantities "
+        f"and {sum(raised)} of {len(raised)} exceptions"
+    )
+    shown = {"survived"} if show else set()
+    for one in found:
+        if one.status in (shown | {"off-path"} if off_path else shown):
             what = one.mutant.key.partition(" ")[2]
-            print(f"  survived: {one.mutant.file}:{one.mutant.line} {what} ({one.why})")
+            print(f"  {one.status}: {one.mutant.file}:{one.mutant.line} {what} ({one.why})")
 
 
 if __name__ == "__main__":

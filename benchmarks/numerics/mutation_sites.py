@@ -53,12 +53,13 @@ DROPPED_FUNCTIONS = ("clamp", "roll", "exp", "where", "masked_mean", "maximum", 
 SYMMETRIC = ("maximum", "minimum", "max", "min", "transpose", "isinstance", "hasattr", "getattr", "get")
 """Functions whose first two arguments have no order, or that only raise if they are swapped."""
 FACTOR = 1.1
+LONGEST_CODE = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
     """One changed place. before, after: its source. place: number of the change inside of the function.
-    statement: the line in which its statement begins."""
+    statement, code: the line in which its statement begins, and the first line of its source."""
 
     file: str
     function: str
@@ -68,6 +69,7 @@ class Mutant:
     operator: str
     before: str
     after: str
+    code: str = ""
 
     @property
     def key(self) -> str:
@@ -93,10 +95,11 @@ def mutants(
     tree = ast.parse(source)
     for name in functions:
         function = find_function(tree, name)
-        begin = 0
+        begin, code = 0, ""
+        statements = _statements(function) if function else {}
         changes = _changes(function, tuple(skipped)) if function else ()
         for place, (node, operator, after) in enumerate(changes):
-            begin = node.lineno if isinstance(node, ast.stmt) else begin
+            begin, code = statements.get(id(node), (begin, code))
             yield Mutant(
                 file=file,
                 function=name,
@@ -106,6 +109,7 @@ def mutants(
                 operator=operator,
                 before=_text(node),
                 after=_text(after) if after is not None else "",
+                code=code,
             )
 
 
@@ -133,6 +137,20 @@ def find_function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
     for owner in owners:
         body = next((one.body for one in body if isinstance(one, ast.ClassDef) and one.name == owner), [])
     return next((one for one in body if isinstance(one, ast.FunctionDef) and one.name == last), None)
+
+
+def _statements(function: ast.FunctionDef) -> dict[int, tuple[int, str]]:
+    """The innermost statement of each node of a function, by the node's id: its line and its first line."""
+    found = {}
+    for statement in (one for one in ast.walk(function) if isinstance(one, ast.stmt)):
+        header = statement
+        if isinstance(statement, (ast.If, ast.For, ast.While, ast.With)):
+            header = copy.copy(statement)
+            header.body = [ast.Pass()]
+        code = " ".join(ast.unparse(header).removesuffix("pass").split())[:LONGEST_CODE]
+        # Walking is from the outside to the inside, so inner statements replace outer ones.
+        found.update({id(one): (statement.lineno, code) for one in ast.walk(statement)})
+    return found
 
 
 def _text(node: ast.AST) -> str:

@@ -80,16 +80,22 @@ def test_verdicts_and_score():
         "raised": kill(by="update", error="TypeError: no"),
         "survived": kill(),
         "not-applicable": kill(not_applicable="closure"),
+        "off-path": kill(reached=False),
     }
-    verdicts = [verdict(mutant, one, entries) for one in statuses.values()]
+    verdicts = [verdict(mutant, one, entries, {}) for one in statuses.values()]
 
     assert [one.status for one in verdicts] == list(statuses)
     assert verdicts[0].located is True
-    assert score(verdicts) == 0.5
+    assert score(verdicts) == 2 / 3
+    # A line that a training executed is on the path, also if no case executes it.
+    trained = {mutant.file: frozenset({mutant.line})}
+    assert verdict(mutant, statuses["off-path"], entries, trained).status == "survived"
     dropped = next(one for one in found() if (one.before, one.after) == ("new - old", "new"))
     assert why_equivalent(dropped, entries) == "no"
-    assert verdict(dropped, kill(), entries).status == "equivalent"
+    assert verdict(dropped, kill(), entries, {}).status == "equivalent"
     # A list of equivalent mutants that a case kills is wrong, and the kill counts.
-    assert verdict(dropped, statuses["killed"], entries).status == "killed"
+    assert verdict(dropped, statuses["killed"], entries, {}).status == "killed"
+    of_statement = [{"function": "Actor.update", "code": r"^no such", "reason": "no"}]
+    assert not why_equivalent(dropped, of_statement)
     assert not why_equivalent(mutant, entries)
     assert score([Verdict(mutant=mutant, status="equivalent", why="")]) == 0

@@ -45,7 +45,11 @@ class UpdateSettings:
     # (`clip_decisions`).
     clip_ratio_low: float = 0.7
     clip_ratio_high: float = 1.7
+    # verl gets no clip_ratio_low and clip_ratio_high, so that it uses clip_ratio.
+    symmetric_clip: bool = False
     loss_agg_mode: str = "token-mean"
+    # Of seq-mean-token-sum-norm in engine workers; None for the horizon.
+    loss_scale_factor: int | None = None
     loss_mode: str = "vanilla"
     entropy_coeff: float = 0.01
     use_kl_loss: bool = True
@@ -55,6 +59,13 @@ class UpdateSettings:
     grad_clip: float = 1e4
     lr: float = 5e-4
     temperature: float = 1.0
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """How far ratios may be below and above 1."""
+        if self.symmetric_clip:
+            return self.clip_ratio, self.clip_ratio
+        return self.clip_ratio_low, self.clip_ratio_high
 
 
 BATCH, PROMPT, RESPONSE = 8, 6, 10
@@ -92,6 +103,11 @@ class ActorCase:
     def max_tokens(self) -> int:
         """Micro-batches have a fixed number of rows."""
         return 0
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the rows."""
+        return 1
 
     @property
     def attention(self) -> str:

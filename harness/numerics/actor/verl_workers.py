@@ -117,6 +117,10 @@ class WorkerCase(Protocol):
     def max_tokens(self) -> int:
         """How many tokens a micro-batch may have; 0 for a fixed number of rows."""
 
+    @property
+    def epochs(self) -> int:
+        """Passes over the rows of an update."""
+
 
 class LegacyActor:
     """`DataParallelPPOActor`: compute_log_prob and update_policy on a DataProto."""
@@ -139,6 +143,7 @@ class LegacyActor:
         actor_settings = {
             "strategy": "fsdp",
             "rollout_n": 1,
+            "ppo_epochs": case.epochs,
             "use_dynamic_bsz": bool(case.max_tokens),
             "ppo_max_token_len_per_gpu": case.max_tokens or 16384,
             "use_torch_compile": False,
@@ -154,6 +159,11 @@ class LegacyActor:
         found = self.actor.compute_log_prob(self._data(tokens), calculate_entropy=True)
         # A pair up to 0.7.0, a dictionary in later releases.
         return (found["log_probs"], found["entropys"]) if isinstance(found, dict) else tuple(found)
+
+    def reference_log_probs(self, tokens: Tensors) -> Any:
+        """Log-probabilities as a reference policy computes them, without entropies."""
+        found = self.actor.compute_log_prob(self._data(tokens), calculate_entropy=False)
+        return found["log_probs"] if isinstance(found, dict) else found[0]
 
     def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
         """Run all mini-batches of one update; returns metrics as lists."""
@@ -189,7 +199,8 @@ class EngineActor:
         if device == "cpu":
             # verl does not support the platform CPU; this process has no other device.
             engine_module.get_device_id = lambda: "cpu"
-            engine_module.get_device_name = lambda: "cpu"
+            balancing: Any = import_module("verl.utils.seqlen_balancing")
+            engine_module.get_device_name = balancing.get_device_name = lambda: "cpu"
             use_unpadding_of_cpu()
         else:
             patches = import_module("verl.workers.engine.fsdp.utils").apply_npu_fsdp_patches
@@ -241,10 +252,10 @@ class EngineActor:
             metrics.setdefault("grad_norm", []).append(output["metrics"]["grad_norm"])
         return metrics
 
-    def _data(self, tensors: Tensors) -> Any:
+    def unpadded(self, tensors: Tensors) -> Any:
+        """The TensorDict of jagged tensors that verl makes of padded ones."""
         torch = import_module("torch")
         tensordict = import_module("tensordict").TensorDict
-        utilities = import_module("verl.utils.tensordict_utils")
         tensors = _with_responses(tensors)
         data = tensordict(
             {**tensors, "prompts": tensors["input_ids"][:, :PROMPT]}, batch_size=[len(tensors["input_ids"])]
@@ -252,11 +263,15 @@ class EngineActor:
         data = import_module(PADDING).left_right_2_no_padding(data)
         if _masks_are_short():
             counted = [
-                torch.cat([torch.zeros_like(row[: len(row) - RESPONSE]), row[-RESPONSE:]])[row.bool()]
-                for row in tensors["attention_mask"]
+                torch.cat([torch.zeros_like(row[: len(row) - RESPONSE]), counted])[row.bool()]
+                for row, counted in zip(tensors["attention_mask"], tensors["response_mask"], strict=True)
             ]
             data["loss_mask"] = torch.nested.as_nested_tensor(counted, layout=torch.jagged)
-        utilities.assign_non_tensor(
+        return data
+
+    def _data(self, tensors: Tensors) -> Any:
+        data = self.unpadded(tensors)
+        import_module("verl.utils.tensordict_utils").assign_non_tensor(
             data,
             use_remove_padding=self.case.packed,
             use_dynamic_bsz=bool(self.case.max_tokens),
@@ -276,7 +291,10 @@ def _without_autocast(model: Any, device: str) -> None:
 
 
 def _update_settings(case: WorkerCase, *omitted: str) -> dict[str, object]:
-    return {name: value for name, value in asdict(case.update).items() if name not in omitted}
+    settings = asdict(case.update)
+    if settings.pop("symmetric_clip"):
+        settings |= {"clip_ratio_low": None, "clip_ratio_high": None}
+    return {name: value for name, value in settings.items() if name not in omitted}
 
 
 def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:
@@ -285,7 +303,7 @@ def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:
     class Plain(engine):  # type: ignore[misc]
         def __init__(self) -> None:
             self.engine_config = SimpleNamespace(
-                entropy_checkpointing=False, entropy_from_logits_with_chunking=False
+                entropy_checkpointing=False, entropy_from_logits_with_chunking=False, fsdp_size=1
             )
             self.ulysses_sequence_parallel_size = 1
             self.ulysses_device_mesh = None
@@ -301,7 +319,7 @@ def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:
 
         def get_data_parallel_group(self) -> Any:
             """The default group, which has one process."""
-            return None
+            return import_module("torch.distributed").group.WORLD
 
         def get_data_parallel_rank(self) -> int:
             """This process is the first rank."""

@@ -106,6 +106,7 @@ MISSING_CAPABILITIES = {
     "kl:k3+": "the straight-through estimator k3+ is not implemented",
     "weights": "there are no rollout-correction weights with this interface",
     "weights:icepop": "rollout-correction weights cannot have a lower limit (IcePop)",
+    "weights:normalised": "rollout-correction weights cannot be normalised",
 }
 
 

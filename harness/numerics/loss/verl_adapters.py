@@ -72,7 +72,10 @@ class VerlCandidate:
         leaf = tensors.get(case.gradient_of)
         if leaf is not None:
             leaf.requires_grad_()
-        computed = {name: self._as_fp32(tensor) for name, tensor in tensors.items()}
+        stays = {"logits"} if case.setting("native", False) else set()
+        computed = {
+            name: tensor if name in stays else self._as_fp32(tensor) for name, tensor in tensors.items()
+        }
         value = getattr(self, f"_{case.operation}")(case, computed)
         if leaf is None:
             return CandidateResult(value=_array(value))
@@ -194,11 +197,13 @@ class VerlCandidate:
     def _weights(self, case: LossCase, tensors: Tensors) -> Any:
         settings = case.settings
         upper, lower = settings["upper"], case.setting("lower")
+        normalised = {"rollout_is_batch_normalize": True} if case.setting("normalised", False) else {}
         return self.rollout.compute_rollout_correction_weights(
             tensors["old_log_prob"] - tensors["rollout_log_prob"],
             tensors["response_mask"],
             rollout_is=settings["rollout_is"],
             rollout_is_threshold=upper if lower is None else f"{lower}_{upper}",
+            **normalised,
         )[0]
 
     def _capabilities(self) -> frozenset[str]:
@@ -213,6 +218,8 @@ class VerlCandidate:
             "kl:k3+": self._accepts(lambda two: divergence(two, two, "k3+")),
             "weights": hasattr(self.rollout, "compute_rollout_correction_weights"),
             "weights:icepop": hasattr(self.rollout, "_parse_rollout_is_threshold"),
+            "weights:normalised": "rollout_is_batch_normalize"
+            in _parameters(getattr(self.rollout, "compute_rollout_correction_weights", None)),
         }
         return frozenset(name for name, present in offered.items() if present)
 
@@ -222,6 +229,10 @@ class VerlCandidate:
         except (NotImplementedError, ValueError):
             return False
         return True
+
+
+def _parameters(function: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters) if function else frozenset()
 
 
 def _global_batch(case: LossCase) -> dict[str, str | float | bool]:

@@ -15,8 +15,20 @@ CORE_ALGOS = "verl/trainer/ppo/core_algos.py"
 ROLLOUT_CORRECTION = "verl/trainer/ppo/rollout_corr_helper.py"
 
 LEGACY_ACTOR = "verl/workers/actor/dp_actor.py"
+ENGINE_LOSSES = "verl/workers/utils/losses.py"
+ENGINE_PADDING = "verl/workers/utils/padding.py"
+QUEUE_TRAINER = "verl/trainer/ppo/v1/utils.py"
 ON_POLICY = "on_policy"
 """A worker takes the new log-probabilities as the old ones if a step has one update."""
+
+LOSS_SCALE_FACTOR = "loss_scale_factor"
+"""Engine workers pass the setting of that name to `agg_loss`."""
+
+NESTED = "nested"
+"""The trainer passes nested tensors, from a transfer queue."""
+
+SESSIONS = "sessions"
+"""Only the last output of a session takes part in the advantages of its group; the others get the same."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -52,7 +64,12 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         "kl:k3+": _cuts_last_character(functions.get("kl_penalty"), "kl_penalty"),
         "weights": "compute_rollout_correction_weights" in correction,
         "weights:icepop": "_parse_rollout_is_threshold" in correction,
+        "weights:normalised": "rollout_is_batch_normalize"
+        in _parameters(correction.get("compute_rollout_correction_weights")),
         ON_POLICY: _assigns(read(LEGACY_ACTOR) or "", "on_policy"),
+        LOSS_SCALE_FACTOR: "config.loss_scale_factor" in (read(ENGINE_LOSSES) or ""),
+        NESTED: "response_from_nested" in _functions(read(ENGINE_PADDING) or ""),
+        SESSIONS: "compute_advantage_for_multi_trajectories" in _functions(read(QUEUE_TRAINER) or ""),
     }
     differs = {
         "gspo-ignores-loss-agg-mode": gspo is not None and _fixes_mode(gspo),

@@ -25,6 +25,12 @@ and it reads token ids and position ids, so that wrong ones are visible."""
 WEIGHT_DECAY, BETAS, EPSILON = 0.01, (0.9, 0.999), 1e-8
 """Of AdamW, as torch's defaults."""
 
+OTHER_MICRO_BATCHES = 3
+"""Into so many micro-batches another data-parallel rank splits each dynamic mini-batch."""
+
+KL_TARGET, KL_HORIZON = 1.1, 4 * ROWS
+"""Settings of the adaptive KL controller: the measured KL divided by the target, and the horizon."""
+
 WEIGHT_LIMIT = 2.0
 """The limit of truncated rollout importance weights."""
 
@@ -37,11 +43,15 @@ NO_EXTRAS = replace(SETTINGS, entropy_coeff=0.0, use_kl_loss=False)
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateCase:
-    """One update. packed: rows without padding. norm_adv_by_std: False for Dr.GRPO. kl_in_reward: coefficient
-    of the KL penalty in the rewards, with estimator k1. turns: some response tokens are masked, as tool
-    outputs. weights: the trainer computes rollout importance weights. max_tokens: a micro-batch has as many
-    rows as fit into that many tokens; 0 for a fixed number of rows. dp_size: number of data-parallel ranks,
-    of which this process is one; the others have `other_tokens` valid tokens.
+    """One update. packed: rows without padding. norm_adv_by_std: False for Dr.GRPO. kl_in_reward:
+    coefficient of the KL penalty in the rewards, with estimator k1 and a controller that adapts it. turns:
+    some response tokens are masked, as tool outputs. weights: the trainer computes rollout importance
+    weights. max_tokens: a micro-batch has as many rows as fit into that many tokens; 0 for a fixed number
+    of rows. dp_size: number of data-parallel ranks, of which this process is one; the others have
+    `other_tokens` valid tokens and split dynamic batches into at least `OTHER_MICRO_BATCHES`. epochs:
+    passes over the rows. nested: the worker gets nested tensors, as from the trainer with a transfer queue,
+    if this release has it. sessions: some rows are earlier outputs of the session of another row, if this
+    release knows sessions.
     """
 
     name: str
@@ -53,13 +63,35 @@ class UpdateCase:
     weights: bool = False
     max_tokens: int = 0
     dp_size: int = 1
+    epochs: int = 1
+    nested: bool = False
+    sessions: bool = False
     seed: int = 20250718
     compute: str = "float32"
 
     @property
+    def mini_batches(self) -> int:
+        """Number of mini-batches of an epoch."""
+        return ROWS // self.update.ppo_mini_batch_size
+
+    @property
     def steps(self) -> int:
         """Number of optimizer steps."""
-        return ROWS // self.update.ppo_mini_batch_size
+        return self.mini_batches * self.epochs
+
+    @property
+    def has_reference_policy(self) -> bool:
+        """Whether the trainer computes log-probabilities of a reference policy."""
+        return self.update.use_kl_loss or bool(self.kl_in_reward)
+
+    @property
+    def batch_keys(self) -> list[str]:
+        """Prompt, session and number of the output in its session, of each row. With sessions, each odd row
+        is an earlier output of the session of the row before it."""
+        return [
+            f"{row // GROUP}_{row - row % 2}_{1 - row % 2}" if self.sessions else f"{row // GROUP}_{row}_0"
+            for row in range(ROWS)
+        ]
 
     @property
     def on_policy(self) -> bool:
@@ -80,6 +112,7 @@ CASES = (
             NO_EXTRAS, loss_mode="gspo", loss_agg_mode="seq-mean-token-mean", temperature=0.7, grad_clip=0.05
         ),
         packed=True,
+        nested=True,
     ),
     UpdateCase(
         name="dapo",
@@ -90,20 +123,46 @@ CASES = (
     ),
     UpdateCase(
         name="dr-grpo",
-        update=replace(SETTINGS, loss_agg_mode="seq-mean-token-sum-norm", temperature=0.8, use_kl_loss=False),
+        update=replace(
+            SETTINGS,
+            loss_agg_mode="seq-mean-token-sum-norm",
+            temperature=0.8,
+            use_kl_loss=False,
+            loss_scale_factor=7,
+        ),
         norm_adv_by_std=False,
         kl_in_reward=0.1,
     ),
     UpdateCase(
         name="turns",
         update=replace(
-            SETTINGS, loss_agg_mode="seq-mean-token-sum", kl_loss_type="mse", ppo_micro_batch_size_per_gpu=4
+            SETTINGS,
+            loss_agg_mode="seq-mean-token-sum",
+            kl_loss_type="mse",
+            ppo_micro_batch_size_per_gpu=4,
+            symmetric_clip=True,
         ),
         turns=True,
         packed=True,
+        epochs=2,
+    ),
+    UpdateCase(
+        name="sessions",
+        update=replace(SETTINGS, temperature=0.9, kl_loss_type="abs"),
+        turns=True,
+        nested=True,
+        sessions=True,
     ),
     UpdateCase(name="dynamic", update=replace(SETTINGS, loss_agg_mode="seq-mean-token-mean"), max_tokens=28),
-    UpdateCase(name="dynamic-packed", update=NO_EXTRAS, max_tokens=30, packed=True, weights=True),
+    UpdateCase(
+        name="dynamic-packed",
+        update=NO_EXTRAS,
+        max_tokens=30,
+        packed=True,
+        weights=True,
+        dp_size=2,
+        nested=True,
+    ),
     UpdateCase(
         name="on-policy",
         update=replace(NO_EXTRAS, ppo_mini_batch_size=ROWS, entropy_coeff=0.02, temperature=1.1),
@@ -139,7 +198,8 @@ def draw(case: UpdateCase) -> UpdateInputs:
     rng = np.random.default_rng([case.seed, *case.name.encode()])
     parameters = {name: _single(rng.normal(size=shape)) for name, shape in PARAMETERS.items()}
     mask = np.ones((ROWS, POSITIONS), dtype=np.int64)
-    for row, length in enumerate((10, 1, 7, 0, 4, 9, 2, 10)):
+    # A trainer with nested tensors has no row without a response.
+    for row, length in enumerate((10, 1, 7, 3 if case.nested else 0, 4, 9, 2, 10)):
         mask[row, : (row * 2) % 5] = 0
         mask[row, PROMPT + length :] = 0
     input_ids = rng.integers(1, VOCABULARY, mask.shape) * mask
@@ -167,6 +227,18 @@ def draw(case: UpdateCase) -> UpdateInputs:
         rollout_log_probs=_single(old_log_probs - rng.normal(0.0, 0.6, log_probs.shape)),
         rollout_is_weights=_single(weights),
     )
+
+
+def kl_target(inputs: UpdateInputs) -> float:
+    """The target of the adaptive KL controller, so that it adds about a tenth times rows / horizon."""
+    return measured_kl(inputs) / KL_TARGET
+
+
+def measured_kl(inputs: UpdateInputs) -> float:
+    """The KL by the estimator k1: the mean of each response, and the mean of these."""
+    mask = inputs.response_mask
+    distances = ((inputs.old_log_probs - inputs.ref_log_prob) * mask).sum(axis=1)
+    return float((distances / np.maximum(mask.sum(axis=1), 1)).mean())
 
 
 def exact_log_probs(

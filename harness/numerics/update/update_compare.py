@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import PROMPT
 from harness.numerics.loss.release_objectives import ReleaseObjective
-from harness.numerics.update.update_cases import CASES, PARAMETERS, ROWS, UpdateCase, draw
+from harness.numerics.update.update_cases import (
+    CASES,
+    OTHER_MICRO_BATCHES,
+    PARAMETERS,
+    ROWS,
+    UpdateCase,
+    draw,
+)
 from harness.numerics.update.update_faults import UPDATE_FAULTS
 from harness.numerics.update.update_intervals import (
     AdamW,
@@ -21,7 +28,7 @@ from harness.numerics.update.update_intervals import (
     parameter_gradients,
 )
 from harness.numerics.update.update_measurements import LocatedUpdateFault, UpdateOutcome, WrongQuantity
-from harness.numerics.update.update_record import BEFORE, UpdateRecord
+from harness.numerics.update.update_record import BACKWARD, BEFORE, HELPER, RAISED, UpdateRecord
 
 MAX_WRONG = 20
 HUGE = 1e300
@@ -40,7 +47,7 @@ def judge_record(
         path=record.path,
         judged=comparison.judged,
         wrong=tuple(comparison.wrong[:MAX_WRONG]),
-        error=record.error,
+        error=record.error and " in ".join(filter(None, (record.error, _raised_in(record)))),
         worst_budget=float(f"{comparison.worst:.4g}"),
     )
 
@@ -90,6 +97,9 @@ class _Comparison:
         every = np.arange(ROWS)
         self._equal("response_mask", self.inputs.attended.astype(np.int64))
         rewards = self._within("token_level_rewards", self.reference.rewards())
+        if case.kl_in_reward:
+            self._within("kl_coefficient", self.reference.kl_coefficient())
+        self._equal("sessions", np.array(self.reference.knows_sessions))
         advantages = (
             rewards if rewards is None else self._within("advantages", self.reference.advantages(rewards))
         )
@@ -97,6 +107,8 @@ class _Comparison:
             ("log_prob", "entropy"), self.reference.scores(self.inputs.parameters, every), strict=True
         ):
             self._within(name, interval)
+            if name == "log_prob" and case.has_reference_policy:
+                self._within("reference_log_prob", interval)
         self.weights = self.inputs.rollout_is_weights
         if self.reference.computes_weights:
             weights = self._within("rollout_is_weights", self.reference.weights())
@@ -111,6 +123,9 @@ class _Comparison:
             if after is None:
                 return
             parameters = after
+        if not self.reference.legacy:
+            self._equal("nested", np.array(self.reference.nested))
+            self._equal("scheduler_steps", np.array(1))
         if self.record.count("parameter head") != case.steps:
             self._report(
                 "parameter",
@@ -157,7 +172,8 @@ class _Comparison:
         """The rows of each micro-batch of a step; None if they are not those of the mini-batch."""
         update = self.case.update
         size, mini = update.ppo_micro_batch_size_per_gpu, update.ppo_mini_batch_size
-        rows = np.arange(step * mini, (step + 1) * mini)
+        first = step % self.case.mini_batches * mini
+        rows = np.arange(first, first + mini)
         if not self.case.max_tokens:
             return list(rows.reshape(-1, size))
         batches: list[NDArray[np.int64]] = []
@@ -174,6 +190,10 @@ class _Comparison:
         if left:
             self._report("input_ids", step, len(batches), f"rows {sorted(left)} are in no micro-batch")
             return None
+        others = OTHER_MICRO_BATCHES if self.reference.agrees_on_micro_batches else 0
+        if len(batches) < others:
+            detail = f"there are {len(batches)} micro-batches, and another rank would wait for its {others}"
+            self._report("input_ids", step, len(batches), detail)
         return batches
 
     def _rows_in(self, ids: NDArray[Any], left: set[int]) -> list[int]:
@@ -353,8 +373,16 @@ class _Comparison:
         )
 
 
+def _raised_in(record: UpdateRecord) -> str:
+    return record.places.get(HELPER) or record.places.get(RAISED, "")
+
+
 def _place(record: UpdateRecord, name: str) -> str:
     places = record.places
+    if HELPER in places:
+        return places[HELPER]
+    if name == "loss" and not record.count("loss"):
+        return places.get(BACKWARD, places.get(name, ""))
     if name in {"input_ids", "position_ids", "attention_mask"}:
         return places.get("model_input", places.get("training_log_prob", ""))
     kind = name.partition(" ")[0]

@@ -20,15 +20,19 @@ from harness.numerics.loss.expected_result import ExpectedResult
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.formulas.softmax import entropies, log_probs
 from harness.numerics.loss.release_objectives import ReleaseObjective
-from harness.numerics.loss.verl_losses_source import ON_POLICY
+from harness.numerics.loss.verl_losses_source import LOSS_SCALE_FACTOR, NESTED, ON_POLICY, SESSIONS
 from harness.numerics.update.update_cases import (
     BETAS,
     EPSILON,
+    KL_HORIZON,
+    KL_TARGET,
     PARAMETERS,
+    ROWS,
     WEIGHT_DECAY,
     WEIGHT_LIMIT,
     UpdateCase,
     UpdateInputs,
+    kl_target,
 )
 
 LEGACY = "DataParallelPPOActor"
@@ -101,6 +105,11 @@ class UpdateReference:
         """Whether the worker scales micro-batches; the engine uses denominators of the global mini-batch."""
         return self.path == LEGACY
 
+    @property
+    def agrees_on_micro_batches(self) -> bool:
+        """Whether data-parallel ranks use the same number of dynamic micro-batches: the engine does."""
+        return not self.legacy and self.case.dp_size > 1 and bool(self.case.max_tokens)
+
     def rewards(self) -> Interval:
         """Rewards of tokens: the reward at the last valid token, minus the KL penalty."""
         inputs, mask = self.inputs, self.inputs.response_mask
@@ -111,29 +120,55 @@ class UpdateReference:
         penalty = distance * (self.case.kl_in_reward * mask)
         return Interval.around(Bounded.exact(scores, FP32) - penalty)
 
+    def kl_coefficient(self) -> Interval:
+        """The coefficient of the KL penalty after the adaptive controller used the measured KL
+        (arXiv:1909.08593, section 2.2)."""
+        inputs, start = self.inputs, self.case.kl_in_reward
+        distances = np.abs(inputs.old_log_probs - inputs.ref_log_prob) * inputs.response_mask
+        size = distances.sum(axis=1) / np.maximum(inputs.response_mask.sum(axis=1), 1)
+        change = (KL_TARGET - 1) * ROWS / KL_HORIZON
+        relative = 64 * FP32.unit * float(size.mean()) / abs(kl_target(inputs))
+        return Interval.within(
+            np.float64(start * (1 + change)),  # type: ignore[arg-type]
+            np.float64(start * (relative * ROWS / KL_HORIZON + 1e-7)),  # type: ignore[arg-type]
+        )
+
+    @property
+    def knows_sessions(self) -> bool:
+        """Whether this release computes advantages of sessions."""
+        return SESSIONS in self.objective.capabilities
+
+    @property
+    def nested(self) -> bool:
+        """Whether the worker of this release gets nested tensors in this case."""
+        return self.case.nested and NESTED in self.objective.capabilities
+
     def advantages(self, rewards: Array) -> Interval:
-        """Advantages from recorded rewards of tokens."""
-        scores = rewards.sum(axis=1)
+        """Advantages from recorded rewards of tokens: those of the last outputs of sessions by their groups,
+        and each other output has that of its session."""
+        mask = self.inputs.response_mask
+        rows = np.arange(ROWS)
+        last = rows - rows % 2 if self.case.sessions and self.knows_sessions else rows
+        finals = np.unique(last)
+        scores, index = rewards.sum(axis=1)[finals], self.inputs.index[finals]
         settings: LossSettings = {"norm_adv_by_std_in_grpo": self.case.norm_adv_by_std}
         expected = self._loss_case(
             "advantage",
-            {
-                "rewards": scores,
-                "index": self.inputs.index,
-                "response_mask": self.inputs.response_mask.astype(np.float64),
-            },
+            {"rewards": scores, "index": index, "response_mask": np.ones((len(finals), 1))},
             settings,
         )
         # The sum of the rewards of tokens is rounded, and the standard deviation divides its error.
         rounded = FP32.unit * RESPONSE * np.abs(rewards).sum(axis=1).max()
-        groups = [scores[self.inputs.index == group] for group in np.unique(self.inputs.index)]
+        groups = [scores[index == group] for group in np.unique(index)]
         spread = min(float(group.std(ddof=1)) for group in groups) if self.case.norm_adv_by_std else 1.0
         extra = 8 * rounded / spread if (rewards != 0).sum(axis=1).max() > 1 else 0.0
-        mask = self.inputs.response_mask
+        # A last output without valid tokens has the advantage 0.
+        valid = mask * (mask[last].sum(axis=1, keepdims=True) > 0)
+        of_row = np.searchsorted(finals, last)
         return Interval(
-            exact=expected.value,
-            low=expected.value_low - extra * mask,
-            high=expected.value_high + extra * mask,
+            exact=expected.value[of_row] * valid,
+            low=(expected.value_low[of_row] - extra) * valid,
+            high=(expected.value_high[of_row] + extra) * valid,
         )
 
     def hidden(self, parameters: Parameters, rows: NDArray[np.int64]) -> Array:
@@ -199,8 +234,8 @@ class UpdateReference:
             {
                 **settings,
                 "loss_mode": update.loss_mode,
-                "clip_ratio_low": update.clip_ratio_low,
-                "clip_ratio_high": update.clip_ratio_high,
+                "clip_ratio_low": update.clip_range[0],
+                "clip_ratio_high": update.clip_range[1],
                 "clip_ratio_c": 3.0,
             },
         )
@@ -210,7 +245,7 @@ class UpdateReference:
         entropy_loss = kl_loss = None
         by_entropy = np.zeros_like(mask)
         aggregated = self._loss_case("aggregation", {"losses": entropy, "response_mask": mask}, settings)
-        if aggregated.gradient is not None and (update.entropy_coeff or not self.legacy):
+        if aggregated.gradient is not None and update.entropy_coeff:
             entropy_loss = _value(aggregated)
             by_entropy = -update.entropy_coeff * aggregated.gradient.exact
             value = value - update.entropy_coeff * aggregated.value
@@ -250,14 +285,17 @@ class UpdateReference:
         update = self.case.update
         if self.legacy:
             return {"loss_agg_mode": update.loss_agg_mode}
-        size = update.ppo_mini_batch_size
+        size, mini = update.ppo_mini_batch_size, mini % self.case.mini_batches
         tokens = self.inputs.response_mask[mini * size : (mini + 1) * size].sum()
-        return {
+        settings: LossSettings = {
             "loss_agg_mode": update.loss_agg_mode,
             "dp_size": self.case.dp_size,
             "batch_num_tokens": float(tokens + self.case.other_tokens),
             "global_batch_size": size * self.case.dp_size,
         }
+        if update.loss_scale_factor and LOSS_SCALE_FACTOR in self.objective.capabilities:
+            settings = {**settings, "loss_scale_factor": update.loss_scale_factor}
+        return settings
 
     def _loss_case(
         self,

@@ -16,6 +16,15 @@ FORMAT = "npu-matrix-update-record/1"
 BEFORE = -1
 """The number of the step or micro-batch of what is computed before the first one."""
 
+HELPER = "helper"
+"""The place of the first small function of verl that did not return what it is defined to return."""
+
+RAISED = "raised"
+"""The place at which an exception was raised."""
+
+BACKWARD = "backward"
+"""The place at which the loss is differentiated."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:

@@ -5,11 +5,12 @@ recorded."""
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,20 @@ from harness.numerics.loss.trainer_functions import (
     advantage_step,
     has_module,
 )
-from harness.numerics.update.training_worker import EngineInWorker
-from harness.numerics.update.update_cases import WEIGHT_LIMIT, UpdateCase, UpdateInputs, draw
+from harness.numerics.update.training_worker import EngineInWorker, padded
+from harness.numerics.update.update_cases import (
+    KL_HORIZON,
+    OTHER_MICRO_BATCHES,
+    ROWS,
+    WEIGHT_LIMIT,
+    UpdateCase,
+    UpdateInputs,
+    draw,
+    kl_target,
+)
 from harness.numerics.update.update_faults import UpdateFault
-from harness.numerics.update.update_record import BEFORE, Quantity, UpdateRecord
+from harness.numerics.update.update_record import BEFORE, HELPER, RAISED, Quantity, UpdateRecord
+from harness.numerics.update.verl_helpers import watched_helpers
 
 LONGEST_ERROR = 300
 ROLLOUT_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
@@ -60,9 +71,28 @@ class Recorder:
     def at(self, function: Any, *names: str) -> None:
         """Quantities are computed by this function of verl."""
         code = _decorated(function).__code__
-        file = code.co_filename
-        place = f"{file[max(file.rfind('verl/'), 0) :]}:{code.co_firstlineno} {code.co_name}"
-        self.places.update(dict.fromkeys(names, place))
+        self.places.update(dict.fromkeys(names, place_in(code, code.co_firstlineno)))
+
+    def blame(self, function: Any) -> None:
+        """The first helper that did not return what it is defined to return."""
+        code = _decorated(function).__code__
+        self.places.setdefault(HELPER, place_in(code, code.co_firstlineno))
+
+
+def place_in(code: CodeType, line: int) -> str:
+    """File, line and name of a function of verl."""
+    file = code.co_filename
+    return f"{file[max(file.rfind('verl/'), 0) :]}:{line} {code.co_name}"
+
+
+def raised_in(error: BaseException) -> str:
+    """The innermost line of verl that raised an exception, "" if verl is not concerned."""
+    frames = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if "/verl/" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("<")
+    ]
+    return place_in(*frames[-1]) if frames else ""
 
 
 def _decorated(function: Any) -> Any:
@@ -88,9 +118,11 @@ def run_case(
             modules = worker_modules(worker is LegacyActor)
             if fault:
                 stack.enter_context(fault.injected(torch, modules, replaced))
+            stack.enter_context(watched_helpers(recorder.blame))
             _Run(case, draw(case), torch, device, path, recorder, modules).run()
     except Exception as raised:  # noqa: BLE001 - whatever verl raises is a verdict on it
         error = " ".join(f"{type(raised).__name__}: {raised}".split())[:LONGEST_ERROR]
+        recorder.places[RAISED] = raised_in(raised)
     return UpdateRecord(
         case=case.name,
         path=path,
@@ -143,9 +175,11 @@ class _Run:
             recorder.note("entropy", entropy)
             targets = {
                 "old_log_probs": self._tensor(self.inputs.old_log_probs),
-                "ref_log_prob": self._tensor(self.inputs.ref_log_prob),
                 "advantages": advantages,
             }
+            if case.has_reference_policy:
+                recorder.note("reference_log_prob", worker.reference_log_probs(dict(tokens)))
+                targets["ref_log_prob"] = self._tensor(self.inputs.ref_log_prob)
             if case.weights:
                 targets["rollout_is_weights"] = weights
             self._watch(inner, model, optimizer)
@@ -154,6 +188,10 @@ class _Run:
         for step, norm in enumerate(_grad_norms(metrics)):
             recorder.step, recorder.micro = step, BEFORE
             recorder.note("gradient_norm", np.float64(norm))
+        recorder.step, recorder.micro = BEFORE, BEFORE
+        if isinstance(worker, EngineInWorker):
+            recorder.note("scheduler_steps", np.int64(worker.scheduler_steps))
+            recorder.note("nested", np.int64(worker.nested))
 
     def _tensor(self, array: Any) -> Any:
         tensor = self.torch.from_numpy(np.ascontiguousarray(array))
@@ -186,9 +224,10 @@ class _Run:
         scores.scatter_(1, last, self._tensor(inputs.rewards)[:, None])
         data.batch["token_level_scores"] = data.batch["token_level_rewards"] = scores
         if case.kl_in_reward:
-            controller = core.FixedKLController(kl_coef=case.kl_in_reward)
+            controller = core.AdaptiveKLController(case.kl_in_reward, kl_target(inputs), KL_HORIZON)
             data, _ = trainer.apply_kl_penalty(data, controller, kl_penalty="kl")
-            recorder.at(trainer.apply_kl_penalty, "token_level_rewards")
+            recorder.at(trainer.apply_kl_penalty, "token_level_rewards", "kl_coefficient")
+            recorder.note("kl_coefficient", np.float64(controller.value))
         recorder.note("token_level_rewards", data.batch["token_level_rewards"])
         data, weights = self._rollout_weights(data)
         compute: Any = advantage_step()
@@ -197,10 +236,12 @@ class _Run:
             "norm_adv_by_std_in_grpo": case.norm_adv_by_std,
         }
         if "batch_keys" in inspect.signature(compute).parameters:
-            arguments["batch_keys"] = [f"{group}_{row}_0" for row, group in enumerate(inputs.index)]
+            arguments["batch_keys"] = case.batch_keys
         advantages = compute(data, **arguments).batch["advantages"]
+        recorder.note("sessions", np.int64("batch_keys" in arguments))
+        recorder.at(compute, "sessions")
         recorder.note("advantages", advantages)
-        recorder.at(core.compute_grpo_outcome_advantage, "advantages")
+        recorder.at(compute, "advantages")
         return advantages, mask, weights
 
     def _rollout_weights(self, data: Any) -> tuple[Any, Any]:
@@ -216,7 +257,7 @@ class _Run:
         self.recorder.note("rollout_is_weights", weights)
         self.recorder.note("corrected_mask", data.batch["response_mask"])
         self.recorder.at(
-            correction.compute_rollout_correction_weights, "rollout_is_weights", "corrected_mask"
+            correction.compute_rollout_correction_and_rejection_mask, "rollout_is_weights", "corrected_mask"
         )
         return data, weights
 
@@ -225,16 +266,19 @@ class _Run:
         recorder, modules = self.recorder, self.modules
         if isinstance(worker, LegacyActor):
             actor = type(worker.actor)
-            recorder.at(actor.compute_log_prob, "log_prob", "entropy")
+            recorder.at(actor.compute_log_prob, "log_prob", "reference_log_prob", "entropy")
             recorder.at(actor._forward_micro_batch, "training_log_prob", "training_entropy", "model_input")  # noqa: SLF001 - verl's own name
             recorder.at(actor.update_policy, "loss", "logits_gradient", "arguments")
             recorder.at(actor._optimizer_step, "gradient", "gradient_norm", "parameter")  # noqa: SLF001
             return
+        recorder.at(type(worker.worker).train_mini_batch, "nested", "scheduler_steps")
         engine = type(worker.engine)
         recorder.at(
-            engine.prepare_model_outputs, "log_prob", "entropy", "training_log_prob", "training_entropy"
+            engine.prepare_model_outputs,
+            *("log_prob", "reference_log_prob", "entropy", "training_log_prob", "training_entropy"),
         )
         recorder.at(engine.prepare_model_inputs, "model_input")
+        recorder.at(engine.forward_backward_batch, "backward")
         losses: Any = modules[0]
         recorder.at(losses.ppo_loss, "loss", "logits_gradient", "arguments")
         recorder.at(engine.optimizer_step, "gradient", "gradient_norm", "parameter")
@@ -249,10 +293,10 @@ class _Run:
             recorder.at(function, "policy_loss")
 
             def policy_loss(**arguments: Any) -> Any:
-                recorder.note("training_log_prob", arguments["log_prob"])
+                recorder.note("training_log_prob", padded(arguments["log_prob"]))
                 for argument in ("old_log_prob", "advantages", "response_mask", "rollout_is_weights"):
                     if arguments.get(argument) is not None:
-                        recorder.note(f"argument {argument}", arguments[argument])
+                        recorder.note(f"argument {argument}", padded(arguments[argument]))
                 found = function(**arguments)
                 recorder.note("policy_loss", found[0])
                 return found
@@ -264,7 +308,7 @@ class _Run:
             matrix = args[0] if args else arguments["loss_mat"]
             is_kl = any(matrix is kept for kept in kl_matrices)
             if not is_kl:
-                recorder.note("training_entropy", matrix)
+                recorder.note("training_entropy", padded(matrix))
             recorder.note("kl_loss" if is_kl else "entropy_loss", found)
             return found
 
@@ -332,13 +376,20 @@ class _Run:
 
     @contextmanager
     def _other_ranks(self) -> Iterator[None]:
-        """The other data-parallel ranks: sums over ranks contain their number of valid tokens."""
+        """The other data-parallel ranks: sums over ranks contain their number of valid tokens, and the ranks
+        agree on the number of micro-batches."""
         if self.case.dp_size == 1:
             yield
             return
+        operations = self.torch.distributed.ReduceOp
+        largest = {1: (OTHER_MICRO_BATCHES,), 2: (1, -ROWS)}
 
-        def all_reduce(tensor: Any, *_args: Any, **_kwargs: Any) -> None:
-            tensor += self.case.other_tokens
+        def all_reduce(tensor: Any, op: Any = operations.SUM, **_: Any) -> None:
+            if op == operations.SUM:
+                tensor += self.case.other_tokens
+            elif op == operations.MAX:
+                others = self.torch.tensor(largest[tensor.numel()], dtype=tensor.dtype).to(tensor.device)
+                tensor.copy_(self.torch.maximum(tensor, others))
 
         with replaced(self.torch.distributed, "all_reduce", all_reduce):
             yield

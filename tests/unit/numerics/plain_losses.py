@@ -238,7 +238,13 @@ class PlainCandidate:
         if case.settings["rollout_is"] == "sequence":
             log_ratio = np.broadcast_to(self.total(log_ratio, -1)[:, None], mask.shape)
         raw = self.exp(np.clip(log_ratio, -20, 20)) * mask
-        return self.limit(case, raw), None
+        limited = self.limit(case, raw)
+        if case.setting("normalised", False):
+            rows = self.total(limited, -1) / np.maximum(self.total(mask, -1), 1)
+            of_tokens = self.total(limited) / self.total(mask)
+            by_token = case.settings["rollout_is"] == "token"
+            limited = limited / (of_tokens if by_token else self.total(rows) / self.dtype(len(rows)))
+        return limited, None
 
     def limit(self, case: LossCase, raw: Floats) -> Floats:
         """Truncate the weights, or set those outside of the trusted range to zero."""

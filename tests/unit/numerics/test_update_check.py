@@ -61,8 +61,32 @@ def test_what_verl_computed_is_in_the_intervals(version, case):
 
 def test_the_objective_of_another_release_is_wrong():
     """Dr.GRPO divides by sequences only from 0.7.1 on, so this run is wrong for a later release."""
-    wrong = judged(LEGACY, "0.9.1").wrong
+    wrong = judged(LEGACY, "0.7.1").wrong
     assert wrong[0].quantity == "policy_loss"
+
+
+def test_a_release_that_lost_sessions_or_nested_tensors_is_wrong():
+    sessions = RECORDS["0.9.1", "sessions"]
+    for name in ("sessions", "nested"):
+        lost = changed(sessions, name, lambda values: values * 0)
+        wrong = judged(lost).wrong
+        assert wrong[0].quantity == name
+        assert wrong[0].place.startswith("verl/")
+
+
+def test_advantages_of_earlier_outputs_are_those_of_the_last_output_of_their_session():
+    sessions = RECORDS["0.9.1", "sessions"]
+    own = changed(sessions, "advantages", lambda values: values * (np.arange(len(values)) % 2 == 0)[:, None])
+    assert judged(own).wrong[0].quantity == "advantages"
+
+
+def test_ranks_that_disagree_on_the_number_of_dynamic_micro_batches_are_wrong():
+    merged = [one for one in DYNAMIC.quantities if (one.name, one.step) != ("input_ids", 0)]
+    ids = [one for one in DYNAMIC.quantities if (one.name, one.step) == ("input_ids", 0)]
+    rows = np.concatenate([one.values for one in ids[:2]], axis=-1)
+    fewer = [replace(ids[0], values=rows), *(replace(one, micro=one.micro - 1) for one in ids[2:])]
+    wrong = judged(replace(DYNAMIC, quantities=(*merged, *fewer))).wrong
+    assert wrong[0].quantity == "input_ids"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +95,7 @@ def test_the_objective_of_another_release_is_wrong():
         "response_mask",
         "advantages",
         "log_prob",
+        "reference_log_prob",
         "entropy",
         "input_ids",
         "position_ids",
@@ -101,6 +126,16 @@ def test_a_penalty_in_the_rewards_with_the_wrong_sign_is_named():
     wrong = judged(changed(LEGACY, "token_level_rewards", lambda values: rewards - values), "0.6.1").wrong
     assert wrong[0].quantity == "token_level_rewards"
     assert "apply_kl_penalty" in wrong[0].place
+
+
+def test_a_coefficient_that_the_kl_controller_adapts_wrongly_is_named():
+    wrong = judged(changed(LEGACY, "kl_coefficient", lambda values: values * 1.001), "0.6.1").wrong
+    assert [one.quantity for one in wrong] == ["kl_coefficient"]
+
+
+def test_a_learning_rate_that_is_not_updated_after_the_last_mini_batch_is_wrong():
+    wrong = judged(changed(ENGINE, "scheduler_steps", lambda values: values * 2)).wrong
+    assert [one.quantity for one in wrong] == ["scheduler_steps"]
 
 
 @pytest.mark.parametrize("name", ["advantages", "policy_loss", "logits_gradient", "gradient head", "loss"])
@@ -183,7 +218,7 @@ def test_a_step_that_the_optimizer_does_not_make_is_named():
 def test_wrong_rollout_weights_are_the_first_that_is_named(name):
     first = judged(changed(DYNAMIC, name, lambda values: values * 1.01)).wrong[0]
     assert first.quantity == name
-    assert "compute_rollout_correction_weights" in first.place
+    assert "compute_rollout_correction_and_rejection_mask" in first.place
 
 
 def test_the_reference_agrees_with_differences_of_its_own_loss():

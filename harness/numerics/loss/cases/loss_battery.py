@@ -33,6 +33,8 @@ def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[Los
             *other_cases.weights(builder),
             *other_cases.vocabulary(builder),
         ]
+    elif contract.compute == "fp32":
+        cases += other_cases.native_logits(builder)
     return tuple(cases)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,17 @@ def logits(build: CaseBuilder) -> Iterator[LossCase]:
             "logits",
             {},
         )
+
+
+def native_logits(build: CaseBuilder) -> Iterator[LossCase]:
+    """Log-probabilities of logits that stay in 16 bits, as a model under autocast returns them."""
+    for case in logits(build):
+        if case.operation == "logprob":
+            yield replace(
+                case,
+                name=case.name.replace("logprob/", "logprob/native-"),
+                settings={**case.settings, "native": True},
+            )
 
 
 def vocabulary(build: CaseBuilder) -> Iterator[LossCase]:
@@ -140,7 +152,14 @@ def weights(build: CaseBuilder) -> Iterator[LossCase]:
         for name, bounds, needs in (
             ("truncated", {"upper": 2.0}, "weights"),
             ("icepop", {"lower": 0.5, "upper": 2.0}, "weights:icepop"),
+            ("normalised", {"upper": 2.0, "normalised": True}, "weights:normalised"),
         ):
+            # Whether sequences without tokens count in the mean differs between releases.
+            full = {**arrays, "response_mask": np.maximum(mask, np.arange(shape[1]) == 0)}
             yield build.case(
-                f"weights/{name}/{level}", arrays, "", {"rollout_is": level, **bounds}, requires=(needs,)
+                f"weights/{name}/{level}",
+                full if name == "normalised" else arrays,
+                "",
+                {"rollout_is": level, **bounds},
+                requires=(needs,),
             )

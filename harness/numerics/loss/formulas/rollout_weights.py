@@ -3,7 +3,8 @@
 w = exp(clip(old_log_prob - rollout_log_prob, -20, 20)), for sequences of the sum over valid tokens, times the
 mask. Truncated (TIS; Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
 training"): min(w, upper). IcePop (Ling team 2025, "Small leak can sink a great ship"): w if lower <= w <=
-upper, otherwise 0. No gradient flows through a weight.
+upper, otherwise 0. Normalised: divided by the mean over valid tokens, or over sequences with valid tokens. No
+gradient flows through a weight.
 """
 
 from __future__ import annotations
@@ -35,8 +36,21 @@ def weights(case: LossCase) -> ExpectedResult:
     upper = float(case.settings["upper"])
     lower = case.setting("lower")
     if lower is None:
-        return expect_values(raw.clip(high=upper), valid)
+        truncated = raw.clip(high=upper)
+        if case.setting("normalised", False):
+            truncated = truncated / _mean(truncated, valid, str(case.settings["rollout_is"]))
+        return expect_values(truncated, valid)
     return _icepop(raw, float(lower), upper, valid)
+
+
+def _mean(weights: Bounded, valid: Mask, level: str) -> Bounded:
+    """The mean weight of tokens, or of sequences, whose tokens have the same weight."""
+    if level == "token":
+        return weights.sum(where=valid) / float(valid.sum())
+    firsts = np.zeros_like(valid)
+    rows = np.flatnonzero(valid.any(axis=1))
+    firsts[rows, valid[rows].argmax(axis=1)] = True
+    return weights.sum(where=firsts) / float(len(rows))
 
 
 def _icepop(raw: Bounded, lower: float, upper: float, valid: Mask) -> ExpectedResult:

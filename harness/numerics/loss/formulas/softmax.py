@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.arithmetic.error_bounds import Bounded
-from harness.numerics.arithmetic.precision_contract import Mask
+from harness.numerics.arithmetic.precision_contract import FORMATS, Mask
 from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.expected_result import Branches, ExpectedResult, expect_loss, open_branches
 from harness.numerics.loss.formulas import aggregation
@@ -46,13 +46,29 @@ def logprob(case: LossCase) -> ExpectedResult:
     """Expected weighted sum of the log-probabilities of `labels` and its gradient by `logits`.
 
     `weights` (batch, tokens) multiply the log-probabilities and stand for the incoming gradient of a policy
-    loss.
+    loss. With the setting `native`, log-probabilities have the format of the logits.
     """
     logits, valid = _logits(case)
     value, gradient = log_probs(logits, case.inputs["labels"])
+    if case.setting("native", False):
+        value, gradient = _native(logits, value, gradient)
     weights = Bounded.exact(np.where(valid, case.inputs["weights"], 0.0).astype(np.float64), case.contract)
     loss = (value * weights).sum(where=valid)
     return expect_loss(loss, gradient * weights.column(), *_open(valid, logits.value.shape))
+
+
+def _native(logits: Bounded, value: Bounded, gradient: Bounded) -> tuple[Bounded, Bounded]:
+    """Log-probabilities that log_softmax rounds to the format of the logits, and their gradient, which it
+    computes from all of them and from a rounded incoming gradient."""
+    contract = logits.contract
+    unit = FORMATS[contract.io].unit_roundoff
+    normaliser, probability = _log_sum_exp(logits)
+    every = np.abs(logits.value - normaliser.value[..., None])
+    of_probability = probability.value * np.expm1(unit * every)
+    return (
+        value.widened(unit * np.abs(value.value)),
+        gradient.widened(of_probability + unit * np.abs(gradient.value)),
+    )
 
 
 def log_probs(logits: Bounded, labels: NDArray[np.int64]) -> tuple[Bounded, Bounded]:

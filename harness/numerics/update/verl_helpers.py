@@ -1,0 +1,274 @@
+"""Definitions of small functions of verl in numpy, to name the function that is wrong.
+
+The quantities of an update say which step is wrong. Most steps call helpers, for example `masked_sum`. Each
+call of a helper is compared with its definition, so that a wrong one is named instead of the step that called
+it. A helper is only named if a quantity is wrong: the comparison here is rough, the quantities have error
+bounds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.loss.trainer_functions import has_module
+
+ROUGH = 1e-4
+Arguments = Mapping[str, Any]
+
+
+def array(tensor: Any) -> NDArray[Any]:
+    """A tensor, or the values of a nested one, as numpy array in float64 or int64."""
+    if getattr(tensor, "is_nested", False):
+        tensor = tensor.values()
+    if hasattr(tensor, "detach"):
+        tensor = tensor.detach().cpu()
+        tensor = tensor.double() if tensor.dtype.is_floating_point else tensor
+        tensor = tensor.numpy()
+    return np.asarray(tensor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Helper:
+    """A function of verl and its definition: from its arguments to the acceptable results."""
+
+    module: str
+    name: str
+    defined: Callable[[Arguments], list[NDArray[Any]]]
+    seen: Callable[[Any], NDArray[Any]] = array
+
+
+def _masked_sum(given: Arguments) -> list[NDArray[Any]]:
+    mask = array(given["mask"]) * 1.0
+    return [np.where(mask != 0, array(given["values"]), 0.0).__mul__(mask).sum(axis=given.get("axis"))]
+
+
+def _masked_mean(given: Arguments) -> list[NDArray[Any]]:
+    return [_masked_sum(given)[0] / ((array(given["mask"]) * 1.0).sum(axis=given.get("axis")) + 1e-8)]
+
+
+def _aggregated(given: Arguments) -> list[NDArray[Any]]:
+    mask, mode = array(given["loss_mask"]) * 1.0, given["loss_agg_mode"]
+    losses = np.where(mask != 0, array(given["loss_mat"]), 0.0)
+    dp_size = given.get("dp_size") or 1
+    rows, tokens = losses.sum(axis=1), mask.sum(axis=1)
+    sequences = given.get("global_batch_size") or max((tokens > 0).sum(), 1)
+    if mode == "token-mean":
+        return [losses.sum() / (given.get("batch_num_tokens") or max(tokens.sum(), 1)) * dp_size]
+    if mode == "token-sum":
+        return [losses.sum() * dp_size]
+    if mode == "seq-mean-token-mean":
+        means = rows / np.maximum(tokens, 1)
+        # Releases up to 0.6.0 count sequences without tokens.
+        return [means.sum() / sequences * dp_size, np.asarray(means.mean())]
+    if mode == "seq-mean-token-sum":
+        return [rows.sum() / sequences * dp_size, np.asarray(rows.mean())]
+    factor = given.get("loss_scale_factor") or mask.shape[1]
+    # Releases up to 0.7.0 do not divide by sequences.
+    return [rows.sum() / sequences / factor * dp_size, rows.sum() / factor]
+
+
+def _divergence(given: Arguments) -> list[NDArray[Any]]:
+    distance = array(given["logprob"]) - array(given["ref_logprob"])
+    kind = given["kl_penalty"].removesuffix("+")
+    if kind in {"kl", "k1"}:
+        return [distance]
+    if kind == "abs":
+        return [np.abs(distance)]
+    if kind in {"mse", "k2"}:
+        return [distance**2 / 2]
+    clamped = np.clip(-distance, -20, 20)
+    return [np.clip(np.exp(clamped) - clamped - 1, -10, 10)]
+
+
+def _log_softmax(logits: NDArray[Any]) -> NDArray[Any]:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def _log_probs(given: Arguments) -> list[NDArray[Any]]:
+    found = _log_softmax(array(given["logits"]))
+    return [np.take_along_axis(found, array(given["labels"])[..., None], axis=-1)[..., 0]]
+
+
+def _entropies(given: Arguments) -> list[NDArray[Any]]:
+    found = _log_softmax(array(given["logits"]))
+    return [-(np.exp(found) * found).sum(axis=-1)]
+
+
+def _advantages(given: Arguments) -> list[NDArray[Any]]:
+    scores, index = array(given["token_level_rewards"]).sum(axis=1), np.asarray(given["index"])
+    found = np.zeros(len(scores))
+    for group in np.unique(index):
+        own = index == group
+        single = own.sum() == 1
+        mean, spread = (0.0, 1.0) if single else (scores[own].mean(), scores[own].std(ddof=1))
+        found[own] = scores[own] - mean
+        if given.get("norm_adv_by_std_in_grpo", True):
+            found[own] /= spread + given.get("epsilon", 1e-6)
+    return [found[:, None] * array(given["response_mask"])]
+
+
+def _weights(given: Arguments) -> list[NDArray[Any]]:
+    mask = array(given["response_mask"]) * 1.0
+    raw = np.exp(np.clip(array(given["log_ratio"]), -20, 20)) * mask
+    return [np.minimum(raw, float(given["rollout_is_threshold"]))]
+
+
+def _repeated(given: Arguments) -> list[NDArray[Any]]:
+    return [np.repeat(array(given["tensor"]), np.diff(array(given["nested_tensor"].offsets())))]
+
+
+def _responses(given: Arguments) -> list[NDArray[Any]]:
+    """Each response with the output of the token before it, padded to the longest or widest."""
+    values, data = array(given["tensor"]), given["data"]
+    prompts, responses = data["prompts"], data["responses"]
+    if prompts.is_nested:
+        of_prompts, of_responses = (np.diff(array(one.offsets())) for one in (prompts, responses))
+        width = int(of_responses.max())
+    else:
+        mask, first = array(data["attention_mask"]), prompts.shape[1]
+        of_prompts, of_responses = mask[:, :first].sum(axis=1), mask[:, first:].sum(axis=1)
+        width = responses.shape[1]
+    found = np.zeros((len(of_responses), width))
+    for row, end in enumerate(np.cumsum(of_prompts + of_responses)):
+        found[row, : of_responses[row]] = values[end - of_responses[row] - 1 : end - 1]
+    return [found]
+
+
+def _from_nested(given: Arguments) -> list[NDArray[Any]]:
+    values, ends = array(given["tensor"]), array(given["tensor"].offsets())[1:]
+    lengths = np.diff(array(given["response_mask"].offsets()))
+    return [
+        np.concatenate(
+            [values[end - length - 1 : end - 1] for end, length in zip(ends, lengths, strict=True)]
+        )
+    ]
+
+
+def _to_nested(given: Arguments) -> list[NDArray[Any]]:
+    rows, lengths = array(given["tensor"]), np.diff(array(given["response_mask"].offsets()))
+    return [np.concatenate([row[:length] for row, length in zip(rows, lengths, strict=True)])]
+
+
+def _unpadded(given: Arguments) -> list[NDArray[Any]]:
+    return [array(given["hidden_states"])[array(given["attention_mask"]) != 0]]
+
+
+def _restored(given: Arguments) -> list[NDArray[Any]]:
+    order = [row for rows in given["batch_idx_list"] for row in rows]
+    data = given["data"]
+    rows = [array(row) for row in data.unbind()]
+    found = [rows[order.index(row)] for row in range(len(rows))]
+    return [np.concatenate(found) if data.is_nested else np.stack(found)]
+
+
+def _labels(given: Arguments) -> list[NDArray[Any]]:
+    """The next token of each token; anything after the last token of a row."""
+    ids = given["micro_batch"]["input_ids"]
+    found = np.roll(array(ids), -1).astype(np.float64)
+    found[array(ids.offsets())[1:] - 1] = np.nan
+    return [found]
+
+
+CORE, FUNCTIONAL = "verl.trainer.ppo.core_algos", "verl.utils.torch_functional"
+PADDING = "verl.workers.utils.padding"
+HELPERS = (
+    Helper(module=FUNCTIONAL, name="masked_sum", defined=_masked_sum),
+    Helper(module=FUNCTIONAL, name="masked_mean", defined=_masked_mean),
+    Helper(module=FUNCTIONAL, name="logprobs_from_logits_v2", defined=_log_probs),
+    Helper(module=FUNCTIONAL, name="logprobs_from_logits", defined=_log_probs),
+    Helper(module=FUNCTIONAL, name="entropy_from_logits", defined=_entropies),
+    Helper(module=FUNCTIONAL, name="expand_as_nested", defined=_repeated),
+    Helper(module=CORE, name="agg_loss", defined=_aggregated),
+    Helper(module=CORE, name="kl_penalty_forward", defined=_divergence),
+    Helper(module=CORE, name="kl_penalty", defined=_divergence),
+    Helper(
+        module=CORE,
+        name="compute_grpo_outcome_advantage",
+        defined=_advantages,
+        seen=lambda found: array(found[0]),
+    ),
+    Helper(
+        module="verl.trainer.ppo.rollout_corr_helper",
+        name="compute_rollout_correction_weights",
+        defined=_weights,
+        seen=lambda found: array(found[0]),
+    ),
+    Helper(module=PADDING, name="no_padding_2_padding", defined=_responses),
+    Helper(module=PADDING, name="response_from_nested", defined=_from_nested),
+    Helper(module=PADDING, name="response_to_nested", defined=_to_nested),
+    Helper(
+        module="verl.utils.npu_flash_attn_utils",
+        name="unpad_input",
+        defined=_unpadded,
+        seen=lambda found: array(found[0]),
+    ),
+    Helper(module="verl.utils.seqlen_balancing", name="restore_dynamic_batch", defined=_restored),
+    Helper(
+        module="verl.workers.engine.fsdp.transformer_impl",
+        name="FSDPEngineWithLMHead.prepare_model_inputs",
+        defined=_labels,
+        seen=lambda found: array(found[1]["input_ids_rmpad_rolled"]).reshape(-1),
+    ),
+)
+
+
+@contextmanager
+def watched_helpers(wrong: Callable[[Any], None]) -> Iterator[None]:
+    """Compare each call of a helper with its definition, wherever verl imported it; `wrong` gets the
+    function after a call with another result."""
+    with ExitStack() as stack:
+        for helper in HELPERS:
+            if has_module(helper.module):
+                _watch(stack, helper, wrong)
+        yield
+
+
+def _watch(stack: ExitStack, helper: Helper, wrong: Callable[[Any], None]) -> None:
+    owner: Any = import_module(helper.module)
+    *classes, name = helper.name.split(".")
+    for one in classes:
+        owner = getattr(owner, one, None)
+    function = vars(owner).get(name) if owner is not None else None
+    if function is None:
+        return
+    signature = inspect.signature(function)
+
+    def watching(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        if _differs(helper, signature, args, kwargs, found):
+            wrong(function)
+        return found
+
+    modules = [module for key, module in sys.modules.items() if key.startswith("verl.")]
+    for holder in [owner] if classes else modules:
+        if vars(holder).get(name) is function:
+            setattr(holder, name, watching)
+            stack.callback(setattr, holder, name, function)
+
+
+def _differs(
+    helper: Helper, signature: inspect.Signature, args: Any, kwargs: Mapping[str, Any], found: Any
+) -> bool:
+    try:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values, accepted = helper.seen(found), helper.defined(bound.arguments)
+    except Exception:  # noqa: BLE001 - a call that the definition does not cover says nothing
+        return False
+    return not any(
+        values.shape == np.shape(one)
+        and np.allclose(
+            np.where(np.isnan(one), 0.0, values), np.nan_to_num(one), rtol=ROUGH, atol=ROUGH, equal_nan=True
+        )
+        for one in accepted
+    )

@@ -1,0 +1,114 @@
+"""Small functions of verl that are named if they do not return what they are defined to return."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+import types
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from harness.numerics.update import verl_helpers
+from harness.numerics.update.verl_helpers import HELPERS, watched_helpers
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """`verl.home`, which defines functions, and `verl.user`, which imports and calls them."""
+    found = []
+    for name in ("verl", "verl.home", "verl.user"):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=name == "verl")
+        module.__path__ = []
+        monkeypatch.setitem(sys.modules, name, module)
+        found.append(module)
+
+    def masked_sum(values, mask, axis=None):
+        return np.where(mask, values, 0.0).sum(axis=axis)
+
+    def masked_mean(values, mask, axis=None):
+        return home.masked_sum(values, mask, axis) / mask.sum(axis=axis)
+
+    _, home, user = found
+    home.masked_sum = user.masked_sum = masked_sum
+    home.masked_mean = user.masked_mean = masked_mean
+    helpers = [one for one in HELPERS if one.name in {"masked_sum", "masked_mean"}]
+    moved = [replace(one, module="verl.home") for one in helpers]
+    monkeypatch.setattr(verl_helpers, "HELPERS", moved)
+    return home, user
+
+
+VALUES, MASK = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1, 1], [1, 0]])
+
+
+def test_right_functions_are_not_named_and_are_restored(modules):
+    _, user = modules
+    original = user.masked_mean
+    wrong = []
+    with watched_helpers(wrong.append):
+        assert user.masked_mean(VALUES, MASK) == pytest.approx(2.0)
+    assert wrong == []
+    assert user.masked_mean is original
+
+
+def test_the_innermost_wrong_function_is_named_first(modules):
+    home, user = modules
+
+    def doubled(values, mask, axis=None):
+        return 2 * np.where(mask, values, 0.0).sum(axis=axis)
+
+    home.masked_sum = doubled
+    wrong = []
+    with watched_helpers(wrong.append):
+        user.masked_mean(VALUES, MASK)
+    assert wrong == [doubled, user.masked_mean]
+
+
+def test_a_call_that_the_definition_does_not_cover_says_nothing(modules):
+    _, user = modules
+    wrong = []
+    with watched_helpers(wrong.append), pytest.raises(TypeError):
+        user.masked_sum(VALUES, MASK, unknown=1)
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("agg_loss", {"loss_mat": VALUES, "loss_mask": MASK, "loss_agg_mode": "token-mean"}, 2.0),
+        ("agg_loss", {"loss_mat": VALUES, "loss_mask": MASK, "loss_agg_mode": "token-sum"}, 6.0),
+        ("agg_loss", {"loss_mat": VALUES, "loss_mask": MASK, "loss_agg_mode": "seq-mean-token-mean"}, 2.25),
+        ("agg_loss", {"loss_mat": VALUES, "loss_mask": MASK, "loss_agg_mode": "seq-mean-token-sum"}, 3.0),
+        (
+            "agg_loss",
+            {"loss_mat": VALUES, "loss_mask": MASK, "loss_agg_mode": "seq-mean-token-sum-norm"},
+            1.5,
+        ),
+        ("kl_penalty_forward", {"logprob": 1.0, "ref_logprob": 0.5, "kl_penalty": "k1"}, 0.5),
+        ("kl_penalty", {"logprob": 1.0, "ref_logprob": 0.5, "kl_penalty": "k2+"}, 0.125),
+        ("kl_penalty", {"logprob": 0.5, "ref_logprob": 1.0, "kl_penalty": "abs"}, 0.5),
+        ("kl_penalty", {"logprob": 0.0, "ref_logprob": 30.0, "kl_penalty": "low_var_kl"}, 10.0),
+        ("entropy_from_logits", {"logits": np.zeros((1, 4))}, np.log(4.0)),
+        (
+            "logprobs_from_logits",
+            {"logits": np.zeros((1, 4)), "labels": np.array([2])},
+            -np.log(4.0),
+        ),
+    ],
+)
+def test_definitions(name, arguments, expected):
+    helper = next(one for one in HELPERS if one.name == name)
+    assert float(np.squeeze(helper.defined(arguments)[0])) == pytest.approx(expected)
+
+
+def test_advantages_are_of_groups():
+    helper = next(one for one in HELPERS if one.name == "compute_grpo_outcome_advantage")
+    arguments = {
+        "token_level_rewards": np.array([[0.0, 1.0], [3.0, 0.0], [5.0, 0.0]]),
+        "response_mask": np.array([[1, 1], [1, 0], [1, 1]]),
+        "index": np.array(["a", "a", "b"]),
+        "norm_adv_by_std_in_grpo": False,
+    }
+    assert helper.defined(arguments)[0].tolist() == [[-1, -1], [1, 0], [5, 5]]
