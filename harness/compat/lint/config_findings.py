@@ -147,7 +147,7 @@ def _type_findings(
             default = configuration.example(composition, key)
         if not isinstance(default, (bool, int, float)) or not isinstance(value, (str, list, dict)):
             continue
-        if isinstance(value, str) and ("${" in value or configuration.takes_text(composition, key)):
+        if isinstance(value, str) and _is_text_taken(value, key, configuration, program, composition):
             continue
         kind = "a truth value" if isinstance(default, bool) else "a number"
         example = str(default).lower() if isinstance(default, bool) else default
@@ -161,6 +161,15 @@ def _type_findings(
             source=source,
             changes=misspelt_value(setting, key, TRUTH_VALUES) if isinstance(default, bool) else (),
         )
+
+
+def _is_text_taken(
+    value: str, key: str, configuration: VerlConfiguration, program: Program, composition: Composition
+) -> bool:
+    """Whether a setting can be this text: its class takes texts, or the program compares it with this one."""
+    if "${" in value or configuration.takes_text(composition, key):
+        return True
+    return value in configuration.texts_of(program).of(key.rpartition(".")[2])
 
 
 def _finding(

@@ -46,7 +46,7 @@ _SEARCHED_FOLDER = re.compile(r"(?P<start>\s*-\s+)(?P<path>[\w.-]+(?:/[\w.-]+)+)
 _GROUP = re.compile(r"\w+")
 _CLASS_NAME = re.compile(r"\b[A-Z]\w*")
 _KEY = re.compile(r"'([^']+)'")
-_FOLDER_OPTIONS = ("--config-path", "-cp", "--config-dir", "-cd")
+FOLDER_OPTIONS = ("--config-path", "-cp", "--config-dir", "-cd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +113,7 @@ class VerlConfiguration:
         self._with_choices: dict[tuple[Program, str], Composition] = {}
         self._trees: dict[str, ast.Module | None] = {}
         self._loader: ConfigLoader | None = None
+        self._lost_folders: dict[str, str] = {}
 
     @property
     def paths(self) -> frozenset[str]:
@@ -130,6 +131,10 @@ class VerlConfiguration:
         """The texts that verl's code compares each setting with, by the last part of the setting's key."""
         modules = sorted(path for path in self._paths if path.startswith("verl/") and path.endswith(".py"))
         return compared_texts((path, self._tree.read(path).decode("utf-8", "replace")) for path in modules)
+
+    def texts_of(self, program: Program) -> ComparedTexts:
+        """The texts that the module of a program compares each setting with."""
+        return compared_texts([(program.module, self._tree.read(program.module).decode("utf-8", "replace"))])
 
     def place(self, path: str, offset: int) -> str:
         """A place in a file, with its line."""
@@ -163,7 +168,7 @@ class VerlConfiguration:
         if module is None or found is None:
             return None
         path, name = found
-        chosen = next((options[name] for name in _FOLDER_OPTIONS if options.get(name)), "")
+        chosen = next((options[name] for name in FOLDER_OPTIONS if options.get(name)), "")
         folder = posixpath.normpath(posixpath.join(posixpath.dirname(module), path))
         package = _SEARCH_PATH.fullmatch(path)
         if package is not None:
@@ -180,9 +185,13 @@ class VerlConfiguration:
         from harness.compat.lint.hydra_loader import NotComposedError
 
         try:
-            return self._composed(program, overrides)
+            composition = self._composed(program, overrides)
         except NotComposedError as error:
             return Composition(values={}, unknown=str(error))
+        lost = self._lost_folders.get(f"{program.folder}/{program.name}.yaml", "")
+        if lost and composition.problem:
+            return Composition(values={}, unknown=f"the files of {lost}, which it searches")
+        return composition
 
     def _composed(self, program: Program, overrides: Sequence[ScriptValue]) -> Composition:
         from harness.compat.lint.hydra_loader import NotComposedError
@@ -343,13 +352,23 @@ class VerlConfiguration:
             return
         # Search paths are relative to the folder in which verl is started, or name a package.
         text = _SEARCH_PATH.sub(
-            lambda found: f"file://{folder}/{_as_folder(found)}",
+            lambda found: f"file://{folder}/{self._searched(_as_folder(found), path)}",
             data.decode("utf-8", "replace"),
         )
         text = _with_searched_folders(text, folder)
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
+
+    def _searched(self, folder: str, path: str) -> str:
+        """A folder that the configuration `path` searches, which users name from their own checkout."""
+        parts = folder.split("/")
+        # A last name alone, such as `config`, is that of many folders.
+        ends = ["/".join(parts[start:]) for start in range(max(1, len(parts) - 1))]
+        found = next((end for end in ends if self._tree.is_folder(end)), "")
+        if not found:
+            self._lost_folders.setdefault(path, folder)
+        return found or folder
 
     def _module_file(self, entry: str) -> str | None:
         candidates = [

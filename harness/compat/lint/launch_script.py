@@ -129,6 +129,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     evaluator.read(text)
     notes = list(evaluator.notes)
     notes += [*_torn_assignments(evaluator.commands), *_misspelt_variables(evaluator)]
+    notes += _missing_arrays(evaluator)
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
         notes.append(ScriptNote(line=line, text=WINDOWS_LINE_ENDS, unread=True))
@@ -170,6 +171,16 @@ def _misspelt_variables(evaluator: Evaluator) -> Iterator[ScriptNote]:
         if near and len(name) >= MISSPELT_LETTERS and (is_swapped or near not in evaluator.used_names):
             text = f"`{name}` is set nowhere in this script, and `{near}` is: is it misspelt?"
             yield ScriptNote(line=word.where.line, text=text, unread=True)
+
+
+def _missing_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Arrays that nothing sets: bash passes nothing in their place, and no environment can have them."""
+    names = [name for name in evaluator.used_arrays if name not in evaluator.assigned_names]
+    for name in names if not any(note.unread for note in evaluator.notes) else ():
+        near = nearest_word(name, evaluator.assigned_names)
+        text = f"the array `{name}` is set nowhere in this script, so that bash passes nothing in its place"
+        line = evaluator.used_arrays[name].line
+        yield ScriptNote(line=line, text=f"{text}: is `{near}` meant?" if near else text, unread=bool(near))
 
 
 def _cut_off(commands: Sequence[Command]) -> tuple[ScriptValue, ...]:

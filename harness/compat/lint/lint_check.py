@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -24,6 +25,7 @@ from harness.compat.lint.lint_measurements import (
     UndecidedRule,
 )
 from harness.compat.lint.own_programs import with_own_programs
+from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
 from harness.compat.lint.ruleset import (
     PLACEHOLDER,
@@ -49,6 +51,10 @@ from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.tree import Tree
 
 NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
+#: Programs whose configuration is verl's; a recipe of a stack can name none.
+_VERL_PROGRAM = re.compile(r"\Z|(?:.*/)?(?:verl|recipe)[./]")
+#: Rules about the number of cards, which find what following verl does not reach.
+CARDS_RULES = ("-DIVIDES", "ROLLOUT-WORLD")
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -111,7 +117,8 @@ class JobFacts:
             value = self._composition.value(key)
             return UNSET if value is None else value
         config = posixpath.basename(self._job.config).removesuffix(".yaml") or PPO_CONFIG
-        if self._composition is None and config not in self._rules.known_configs:
+        is_known = config in self._rules.known_configs and _VERL_PROGRAM.match(self._job.entry)
+        if self._composition is None and not is_known:
             return UNKNOWN
         verl = self._versions.get("verl")
         for default in self._rules.defaults:
@@ -163,7 +170,17 @@ def lint_job(
             undecided.append(item)
         elif "FILTER-GROUPS" not in reported or "filter_groups" not in item.message:
             findings.append(item)
-    return LintResult(findings=_sorted_findings(findings), undecided=tuple(undecided))
+    return LintResult(findings=_sorted_findings(_told_once(findings)), undecided=tuple(undecided))
+
+
+def _told_once(findings: Sequence[LintFinding]) -> list[LintFinding]:
+    """The findings without those of the arithmetic of cards for settings that verl's own check refuses."""
+    checked = {(one.file, one.line, one.column) for one in findings if one.rule == PROGRAM_RULE}
+    return [
+        one
+        for one in findings
+        if not (one.rule.endswith(CARDS_RULES) and (one.file, one.line, one.column) in checked)
+    ]
 
 
 def _trains_a_policy(job: JobSettings, composition: Composition | None) -> bool:

@@ -1,10 +1,12 @@
-"""Programs that are no part of verl: recipes lie beside their launch scripts, with their configuration."""
+"""What is no part of verl: recipes and configurations of users lie beside their launch scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from harness.compat.lint.hydra_compose import FOLDER_OPTIONS
+from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.launch_script import LaunchScript
 from harness.sources.tree import EXECUTABLE, REGULAR, DirectoryTree, OverlayTree, Tree, TreeFile, path_problem
 
@@ -18,10 +20,10 @@ RECIPES = "recipe"
 
 
 def with_own_programs(verl: Tree, scripts: Sequence[tuple[Path, LaunchScript]]) -> Tree:
-    """The files of verl, and those of the programs that scripts start and verl does not have.
+    """The files of verl, of the programs that scripts start, and of the configurations that they name.
 
-    A program is looked for in the folders above its script. Only its Python and YAML files are read, and no
-    file of verl is replaced.
+    Programs and configurations are looked for in the folders above their script. Only Python and YAML files
+    are read, and no file of verl is replaced.
     """
     known = frozenset(verl.paths())
     found: dict[str, TreeFile | None] = {}
@@ -30,7 +32,33 @@ def with_own_programs(verl: Tree, scripts: Sequence[tuple[Path, LaunchScript]]) 
             program = _program_path(entry)
             if program is not None and program not in known and program not in found:
                 found.update((name, file) for name, file in _beside(path, program) if name not in known)
+        for folder, config in dict.fromkeys(one for job in script.jobs for one in _named_configurations(job)):
+            found.update(
+                (name, file) for name, file in _configuration(path, folder, config) if name not in known
+            )
     return OverlayTree(base=verl, changes=found) if found else verl
+
+
+def _named_configurations(job: JobSettings) -> Iterator[tuple[str, str]]:
+    """The folders of configurations that a job names by a path of its host, and the configuration's name."""
+    for option in FOLDER_OPTIONS:
+        given = job.options.get(option, "")
+        if given.startswith(("/", "$", "~", "<", "`")):
+            yield given.rstrip("/"), job.config.removesuffix(".yaml")
+
+
+def _configuration(script: Path, given: str, name: str) -> Iterator[tuple[str, TreeFile]]:
+    """The files of a folder whose path ends as the given one, which is known from the script's folders up."""
+    parts = given.split("/")
+    ends = ["/".join(parts[start:]) for start in range(len(parts))]
+    for folder in [*script.absolute().parents][:MAX_LEVELS]:
+        for end in ends:
+            place = folder / end
+            if not end or path_problem(end) or not place.is_dir() or place.is_symlink():
+                continue
+            if not name or DirectoryTree(root=place).mode(f"{name}.yaml") in (REGULAR, EXECUTABLE):
+                yield from _files(DirectoryTree(root=place), PurePosixPath(end))
+                return
 
 
 def _program_path(entry: str) -> str | None:

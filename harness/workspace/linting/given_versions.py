@@ -17,8 +17,6 @@ from harness.sources.packages.nearest_releases import require_release
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.tree import Tree
 from harness.workspace.downloads import run_quietly
-from harness.workspace.planning.open_plan import open_matrix
-from harness.workspace.planning.plan_selection import find_cell
 
 #: Further axes whose versions are releases on the package index.
 PUBLISHED = ("transformers", "vllm_ascend")
@@ -48,6 +46,10 @@ def lint_versions(
         _require_cann(settings, given["cann"])
     if not cell:
         return dict(given), tuple(unverified)
+    # Planning imports every check, which takes longer than the lint of a script.
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.planning.plan_selection import find_cell
+
     found = find_cell(open_matrix(settings), settings["profile"], cell)
     return {**found.axes, **given}, tuple(unverified)
 
@@ -70,6 +72,8 @@ def _require_cann(settings: Settings, given: str) -> None:
 
     Of a version series in the tables (`8.3`) every release and preview is taken.
     """
+    from harness.workspace.planning.open_plan import open_matrix
+
     axis = open_matrix(settings).axes.get("cann")
     if axis is None or not axis.published or given == "host":
         return

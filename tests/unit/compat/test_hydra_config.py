@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import parse_script
-from harness.compat.lint.lint_check import lint_script
+from harness.compat.lint.lint_check import lint_file, lint_script
 from harness.compat.lint.lint_format import as_github, as_json, as_text
 from harness.compat.lint.lint_measurements import LintResult
 from harness.compat.lint.shell.values import ScriptValue
@@ -449,3 +449,42 @@ def test_a_choice_that_another_package_may_have_is_not_judged(configuration: Ver
     )
     assert not [one for one in result.findings if one.rule.startswith("CONFIG-")]
     assert any(one.rule == "CONFIG-KEY" for one in result.undecided)
+
+
+def own_verl() -> MemoryTree:
+    return MemoryTree(
+        files={path: TreeFile(data=text.encode(), mode=REGULAR) for path, text in FILES.items()}
+    )
+
+
+def test_a_configuration_beside_the_script_is_found_by_the_end_of_its_path(tmp_path):
+    own = tmp_path / "project" / "scripts" / "config"
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text(
+        "hydra:\n  searchpath:\n    - file://submodules/verl/trainer/config\n"
+        "defaults:\n  - ppo_trainer\n  - _self_\nmine: 1\n"
+    )
+    script = own.parent / "run.sh"
+    script.write_text(
+        "CONFIG=/home/me/project/scripts/config\n"
+        "python3 -m verl.trainer.main_ppo --config-path=$CONFIG --config-name=mine mine=2 trainer.nnode=1\n"
+    )
+    result = lint_file(script, {"verl": "0.9.0"}, own_verl())
+    refused = [one.message for one in result.findings if one.rule == "CONFIG-KEY"]
+    assert [message.partition("`")[2].partition("`")[0] for message in refused] == ["trainer.nnode=1"]
+    assert not result.unchecked
+
+
+def test_a_configuration_that_searches_files_of_others_is_not_known(tmp_path):
+    own = tmp_path / "config"
+    own.mkdir()
+    (own / "mine.yaml").write_text(
+        "hydra:\n  searchpath:\n    - pkg://other.trainer.config\ndefaults:\n  - theirs\n  - _self_\n"
+    )
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo --config-path=$PWD/config --config-name=mine mine=2\n"
+    )
+    result = lint_file(script, {"verl": "0.9.0"}, own_verl())
+    assert not [one for one in result.findings if one.severity == "error"]
+    assert "other/trainer/config" in result.unchecked[0]

@@ -458,3 +458,12 @@ def test_values_of_options_and_words_of_other_programs_are_no_overrides():
     )
     assert not [note for note in script.notes if note.unread]
     assert not script.jobs[-1].has_unread_arguments
+
+
+def test_an_array_that_is_set_nowhere_is_told():
+    text = 'ACTOR=(a.b=1)\nread -r -a WORDS <<< "e.f=1 g.h=2"\npython3 -m verl.trainer.main_ppo c.d=1 "${ACTOR[@]}" "${WORDS[@]}"\n'
+    assert not parse_script(text).notes
+    misspelt = parse_script(text.replace('"${ACTOR[@]}"', '"${ACTORS[@]}"')).notes
+    assert [(note.line, note.unread, "`ACTOR` meant" in note.text) for note in misspelt] == [(3, True, True)]
+    absent = parse_script(text.replace('"${ACTOR[@]}"', '"${ROLLOUT[@]}" ${EXTRA[@]+"${EXTRA[@]}"}')).notes
+    assert [note.unread for note in absent if "ROLLOUT" in note.text] == [False]

@@ -202,6 +202,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={R + "tensor_model_parallel_size": 4, R + "data_parallel_size": 8}),
         change(o={R + "data_parallel_size": 2}),
     ),
+    "ROLLOUT-DIVIDES": (
+        change(
+            o={
+                R + "name": "vllm",
+                R + "tensor_model_parallel_size": 6,
+                R + "data_parallel_size": 1,
+                R + "pipeline_model_parallel_size": 1,
+            }
+        ),
+        change(o={R + "tensor_model_parallel_size": 4}),
+    ),
+    "ULYSSES-DIVIDES": (
+        change(o={A + "ulysses_sequence_parallel_size": 3}),
+        change(o={A + "ulysses_sequence_parallel_size": 4}),
+    ),
     "GPUS-MISMATCH": (change(e={"GPUS_PER_NODE": "16"}), change(o={"trainer.n_gpus_per_node": 16})),
     "TESTFREQ": (
         change(o={"data.train_files": "/d/t.parquet", "data.val_files": "/d/t.parquet"}),

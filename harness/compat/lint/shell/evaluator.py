@@ -18,7 +18,13 @@ from harness.compat.lint.shell import builtin_commands
 from harness.compat.lint.shell.arithmetic import UnknownNumberError
 from harness.compat.lint.shell.assignments import assign_variable, declare
 from harness.compat.lint.shell.conditions import Truth, evaluate_clause, evaluate_test
-from harness.compat.lint.shell.expansion import Expander, UnsetVariableError, UnusableExpansionError
+from harness.compat.lint.shell.expansion import (
+    ALL_ELEMENTS,
+    Expander,
+    UnsetVariableError,
+    UnusableExpansionError,
+    is_every_element,
+)
 from harness.compat.lint.shell.launchers import (
     PREFIXES,
     PYTHON,
@@ -58,6 +64,8 @@ _ACTIVATION = re.compile(
     r"(?:.*/)?(?:activate|conda\.sh|bash_completion|nvm\.sh|set_env\.sh|setenv\.bash|modules?\.sh|\.?bashrc|\.profile"
     r"|\.bash_profile)"
 )
+#: Builtin commands whose words are names that they set.
+_SETTING_COMMANDS = ("read", "mapfile", "readarray", "getopts", "printf")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -89,7 +97,8 @@ class Evaluator:
 
     path: of the script. commands: the programs that it starts, without repetitions. notes: what was not read
     or is not known. stopped: the note about the rest of the script, if reading it was given up.
-    assigned_names, used_names: the variables that the script sets and uses somewhere.
+    assigned_names, used_names: the variables that the script sets and uses somewhere. used_arrays: those of
+    which it uses all elements, as `${NAME[@]}`.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
@@ -106,12 +115,13 @@ class Evaluator:
         self.stopped: ScriptNote | None = None
         self.assigned_names: frozenset[str] = frozenset()
         self.used_names: frozenset[str] = frozenset()
+        self.used_arrays: Mapping[str, Location] = {}
 
     def read(self, text: str) -> None:
         """Read the script; InputError if bash would not accept it."""
         world = World(script=self.path)
         tree = parse_bash(text, self.path)
-        self.assigned_names, self.used_names = _names(tree)
+        self.assigned_names, self.used_names, self.used_arrays = _names(tree)
         try:
             self._statements(tree.children("Stmts"), world)
         except (TooLargeError, RecursionError) as error:
@@ -135,6 +145,7 @@ class Evaluator:
             why = error.problems[0].why
             self._note(where, f"a command in a string is not read: {why}", unread=True)
             return [(world, Truth.OPEN)]
+        self.assigned_names |= _names(tree)[0]
         return self._deeper(lambda: self._statements(tree.children("Stmts"), world))
 
     def _output(self, node: SyntaxNode, world: World) -> Expansion | None:
@@ -606,14 +617,26 @@ def _places_beside(path: ScriptValue, folder: Path) -> Iterator[Path]:
         yield (folder / parts[-1]).resolve()
 
 
-def _names(tree: SyntaxNode) -> tuple[frozenset[str], frozenset[str]]:
-    """The variables that a script sets, and those that it uses."""
-    assigned, used = set[str](), set[str]()
+def _names(tree: SyntaxNode) -> tuple[frozenset[str], frozenset[str], dict[str, Location]]:
+    """The variables that a script sets, those that it uses, and those used as arrays, with a place."""
+    assigned, used, arrays = set[str](), set[str](), dict[str, Location]()
     for node in tree.descendants():
         name = node.child("Name") or node.child("Param")
         if name is not None:
             (used if node.kind == "ParamExp" else assigned).add(name.text())
-    return frozenset(assigned), frozenset(used)
+        if node.kind == "ParamExp" and name is not None and _is_array(node):
+            arrays.setdefault(name.text(), node.location)
+        if node.kind == "CallExpr":
+            words = [word.raw for word in node.children("Args")]
+            assigned |= set(words[1:]) if words and words[0] in _SETTING_COMMANDS else set()
+    return frozenset(assigned), frozenset(used), arrays
+
+
+def _is_array(node: SyntaxNode) -> bool:
+    """Whether an expansion is `${name[@]}` with nothing else in it."""
+    name = node.child("Param")
+    is_argument = name is None or name.text() in ALL_ELEMENTS
+    return not is_argument and is_every_element(node) and node.child("Exp") is None
 
 
 def _with_own_variables(call: Call, run: Callable[[], Outcomes]) -> Outcomes:

@@ -273,7 +273,7 @@ class Expander:
         if part.kind == "DblQuoted":
             inner = part.children("Parts")
             is_list = len(inner) == 1 and inner[0].kind == "ParamExp"
-            if is_list and (_is_every_element(inner[0]) or inner[0].text("Names") == "@"):
+            if is_list and (is_every_element(inner[0]) or inner[0].text("Names") == "@"):
                 found = self._parameter(inner[0], world)
                 if not isinstance(found, Expansion):
                     return found
@@ -305,7 +305,7 @@ class Expander:
             return None
         if name in ALL_ELEMENTS:
             missing = not world.arguments
-        elif _is_every_element(node):
+        elif is_every_element(node):
             variable = world.variable(name)
             missing = variable is None or not variable.elements
         else:
@@ -362,7 +362,7 @@ class Expander:
         if node.flag("Excl"):
             pointed = world.text(name)
             variable = world.variable(name)
-            if _is_every_element(node) and variable is not None:
+            if is_every_element(node) and variable is not None:
                 return tuple(ScriptValue(text=key, where=variable.where) for key in variable.keys)
             if node.text("Names"):
                 found = sorted(one for one in world.variables if one.startswith(name))
@@ -372,7 +372,7 @@ class Expander:
             if pointed is None or pointed.unknown or node.child("Index") is not None:
                 return self._unknown(node, name)
             name = pointed.text
-        if name in ALL_ELEMENTS or _is_every_element(node):
+        if name in ALL_ELEMENTS or is_every_element(node):
             return self._elements(node, name, world)
         value = self._scalar(node, name, world)
         if node.flag("Length"):
@@ -593,7 +593,8 @@ def _changed_letters(text: str, pattern: GlobPattern, change: Callable[[str], st
     return "".join(change(one) if pattern.matches(one) else one for one in text[:count]) + text[count:]
 
 
-def _is_every_element(node: SyntaxNode) -> bool:
+def is_every_element(node: SyntaxNode) -> bool:
+    """Whether an expansion is one of all elements or arguments: `${name[@]}`, `$@`."""
     index = node.child("Index")
     name = node.child("Param")
     if name is not None and name.text() in ALL_ELEMENTS:
