@@ -61,6 +61,7 @@ COMMANDS = {
     "numerics": ("numerics", "Test verl's losses on a device, or measure the precision of the device."),
     "gate": ("gate", "Decide whether a change may be merged, by comparing its verdicts with its base."),
     "ci": ("ci", "Write the gate for a CI system: GitLab, GitCode or Jenkins."),
+    "jobs": ("jobs", "Write jobs that run the plan on hosts with NPUs: Kubernetes, Slurm, compose, runners."),
     "expect": ("expect", "List and update the expected failures."),
     "suites": ("suites", "Show and export the results of upstreams' test suites."),
     "triage": ("triage", "Find the root cause of a failed job in its log."),

@@ -119,7 +119,10 @@ def command(
         context, known = open_plan_with_history(settings, only=only, checks=checks)
         report = compare_with_revision(context, known, options["changed_since"], only, checks)
     else:
-        context, known = open_plan_with_history(settings, only=only, checks=checks)
+        # With --cards, the jobs run on hosts with NPUs, whatever this host has.
+        context, known = open_plan_with_history(
+            settings, only=only, checks=checks, elsewhere=bool(options["cards"])
+        )
         estimates = estimate_plan(context.plan, known)
         record = as_object(context.plan.record())
         report = PlanReport(

@@ -29,17 +29,19 @@ class HostFacts:
     arch: the architecture of this host, such as `aarch64`; "" if it is not known. cann_misfit: (CANN version,
     driver version) -> why they are not compatible, or "".
     nodes: the resources of each cluster node, if a cluster runs the plan instead of this host.
+    elsewhere: other hosts run the plan, each cell on one that has its device.
     """
 
     npu: NpuFacts | None = None
     arch: str = ""
     cann_misfit: Callable[[str, str], str] = lambda _cann, _driver: ""
     nodes: tuple[Mapping[str, float], ...] = ()
+    elsewhere: bool = False
 
 
 def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, Facet]) -> Skip | None:
     """Why this host cannot run a check of the cell that uses its device; None if it can."""
-    if not check.device or cell.device != "npu":
+    if not check.device or cell.device != "npu" or host.elsewhere:
         return None
     demand = resource_demand(check, {name: facets[name].value for name in check.facets})
     if host.nodes:

@@ -108,6 +108,7 @@ def open_plan(
     package_root: Path | None = None,
     choose: Callable[[Matrix], Sequence[Cell]] | None = None,
     nodes: Sequence[Mapping[str, float]] = (),
+    elsewhere: bool = False,
 ) -> PlanContext:
     """Plan the cells of the profile, or the selected cells (globs) and checks; an empty selection is an
     error.
@@ -115,7 +116,7 @@ def open_plan(
     only, checks: names, several of them also separated by commas. A glob without a match gives a notice if
     another glob matches. host: used instead of inspecting this machine. package_root: the code that keys are
     computed from. choose: selects the cells instead of the profile. nodes: the resources of each cluster
-    node, if the plan runs on a cluster.
+    node, if the plan runs on a cluster. elsewhere: the plan runs on hosts that have the devices of the cells.
     """
     matrix, moving = follow_branches(open_matrix(settings))
     host = host or inspect_this_host()
@@ -137,7 +138,7 @@ def open_plan(
         inputs=facet_inputs(settings, matrix, package_root or PACKAGE_ROOT),
         code={name: one.digest for name, one in code.items()},
         code_record=record_code(code.values()),
-        host=replace(host_facts(host), nodes=tuple(nodes)),
+        host=replace(host_facts(host), nodes=tuple(nodes), elsewhere=elsewhere),
         notices=(
             *_expired(matrix),
             *_stale_imports(settings),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from harness.outcome import Status
 from harness.plan.cost.shards import github_output, make_shards
 from harness.plan.cost.task_order import order_tasks
+from harness.plan.tasks.task import Plan
 from harness.workspace.planning.open_plan import PlanContext, cards_by_cell
 from harness.workspace.planning.plan_history import PlanHistory
 
@@ -47,13 +48,18 @@ def github_job_lines(report: PlanReport, jobs: int, cards: int) -> str:
 
     cards: see `make_shards`.
     """
-    plan, known = report.context.plan, report.known
-    seconds = {
+    seconds = seconds_to_run(report.context.plan, report.known)
+    shards = make_shards(report.context.plan, seconds, jobs, only=report.changed_cells, cards=cards)
+    return github_output(shards)
+
+
+def seconds_to_run(plan: Plan, known: PlanHistory) -> dict[str, float]:
+    """Key -> expected cost of each task that has no stored outcome."""
+    return {
         key: known.costs.of_task(task).seconds
         for key, task in plan.tasks.items()
         if key not in known.outcomes
     }
-    return github_output(make_shards(plan, seconds, jobs, only=report.changed_cells, cards=cards))
 
 
 def schedule_tasks(report: PlanReport) -> list[ScheduledTask]:
