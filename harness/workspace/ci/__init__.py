@@ -1,4 +1,4 @@
-"""Gates for the CI systems of other repositories: templates, and the function that fills them in.
+"""Gates for the CI systems of other repositories, and jobs for hosts with NPUs.
 
-Read `gate_pipelines.py`.
+Read `gate_pipelines.py` and `host_jobs.py`.
 """
