@@ -142,6 +142,8 @@ def probe(name: str) -> dict[str, Any]:
     if operator is None:
         return {"unknown": "not in torch.ops"}
     schema = schema_of(operator)
+    if any(_is_data_type(argument) for argument in schema.arguments):
+        return {"unknown": "a data type is among its arguments"}
     given = [argument.name for argument in schema.arguments if _is_given(argument)]
     calls, types = _successes(operator, schema, len(given))
     if not calls:
@@ -164,6 +166,11 @@ def _is_given(argument: Any) -> bool:
     """Whether the probe passes a tensor for this argument. Optional tensors are left out."""
     kind = str(argument.type)
     return "Tensor" in kind and not (argument.has_default_value() and "Optional" in kind)
+
+
+def _is_data_type(argument: Any) -> bool:
+    """Whether it is a data type that a call must state: then the types of the tensors depend on it."""
+    return str(argument.name).endswith("dtype") and not argument.has_default_value()
 
 
 Call = tuple[tuple[int, ...], int]
