@@ -152,12 +152,16 @@ def test_quilt_and_format_patch_folders_are_found_by_what_they_change(tmp_path: 
             "misc/gcc.patch": PATCH.format("gcc"),
             "mixed/a.patch": PATCH.format("verl"),
             "mixed/b.patch": PATCH.format("vllm"),
+            # As quilt writes them, and without a folder in front.
+            "q/series": "two.diff -p1\nthree.diff -p0\n",
+            "q/two.diff": "--- verl-0.9.0.orig/verl/x.py\n+++ verl-0.9.0/verl/x.py\n@@ -1 +1 @@\n-a\n+b\n",
+            "q/three.diff": "--- verl/utils/x.py\n+++ verl/utils/x.py\n@@ -1 +1 @@\n-a\n+b\n",
         },
     )
     done = init(root)
     own = [place for place in load_matrix(root / "matrix.yaml").patch_places if not place.is_included]
     places = {place.folder: place.upstream for place in own}
-    assert places == {"debian/patches": "verl", "npu": "vllm_ascend"}
+    assert places == {"debian/patches": "verl", "npu": "vllm_ascend", "q": "verl"}
     assert "misc: 1 files, not used: they change no package" in done.output
     assert "mixed: 2 files, not used: they change several projects (verl, vllm)" in done.output
     assert "# not used: mixed (a.patch, b.patch)" in (root / "matrix.yaml").read_text()
