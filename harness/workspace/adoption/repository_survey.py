@@ -22,8 +22,8 @@ from harness.workspace.adoption.pinned_versions import PinnedVersion, find_pins
 
 MAX_FILES = 50_000
 _PLUGIN_PATCH = re.compile(r"(?:(?P<top>.+)/)?patch/[^/]+/[^/]+/[^/]+\.patch")
-#: The first folders of a changed file: `a/verl/x.py`, of quilt `verl-0.9.0.orig/verl/x.py` or `verl/x.py`.
-_CHANGED = re.compile(rb"^(?:\+\+\+|---) (?:([\w.+-]+)/)(?:src/)?(?:([A-Za-z_]\w*)/)?", re.MULTILINE)
+#: The package of a changed file: `a/verl/x.py`, or of quilt `verl-0.9.0.orig/verl/x.py`.
+_CHANGED = re.compile(rb"^(?:\+\+\+|---) [^/\s]+/(?:src/)?([A-Za-z_]\w*)/", re.MULTILINE)
 #: Import name -> axis, where they differ.
 _IMPORTS = {"megatron": "megatron_core"}
 #: What a launch script of this stack contains.
@@ -204,11 +204,7 @@ def _upstream_of(file: Path, axes: Mapping[str, Axis]) -> str:
         data = file.read_bytes()[:_MAX_SCRIPT]
     except OSError:
         return ""
-    below, above = set(), set()
-    for first, second in _CHANGED.findall(data):
-        below.add(_IMPORTS.get(second.decode(), second.decode()))
-        above.add(_IMPORTS.get(first.decode(), first.decode()))
-    found = below & axes.keys() or above & axes.keys()
+    found = {_IMPORTS.get(name.decode(), name.decode()) for name in _CHANGED.findall(data)} & axes.keys()
     return found.pop() if len(found) == 1 else ""
 
 

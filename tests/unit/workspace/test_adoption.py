@@ -152,10 +152,9 @@ def test_quilt_and_format_patch_folders_are_found_by_what_they_change(tmp_path: 
             "misc/gcc.patch": PATCH.format("gcc"),
             "mixed/a.patch": PATCH.format("verl"),
             "mixed/b.patch": PATCH.format("vllm"),
-            # As quilt writes them, and without a folder in front.
-            "q/series": "two.diff -p1\nthree.diff -p0\n",
+            # As quilt writes them.
+            "q/series": "two.diff -p1\n",
             "q/two.diff": "--- verl-0.9.0.orig/verl/x.py\n+++ verl-0.9.0/verl/x.py\n@@ -1 +1 @@\n-a\n+b\n",
-            "q/three.diff": "--- verl/utils/x.py\n+++ verl/utils/x.py\n@@ -1 +1 @@\n-a\n+b\n",
         },
     )
     done = init(root)
