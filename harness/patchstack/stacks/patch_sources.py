@@ -103,8 +103,11 @@ class PatchSources:
         axis = self.axes.get(upstream)
         own = self._own_stack(upstream)
         placed = [one for one in self.placed if one.upstream == upstream]
-        is_shipped = not own and not placed and self.shipped is not None
-        selected = [*self._of_repositories(axis, versions, own=bool(own or placed))] if axis else []
+        # A fork is its own source, also before its first commit: that must not take patches away.
+        is_fork = any(one.branch and one.upstream == upstream and not one.is_included for one in self.places)
+        has_own = bool(own or placed or is_fork)
+        is_shipped = not has_own and self.shipped is not None
+        selected = [*self._of_repositories(axis, versions, own=has_own)] if axis else []
         if is_shipped and self.shipped is not None:
             selected += load_stack(self.shipped / PATCHES, upstream).select(version)
         elif own:

@@ -320,12 +320,11 @@ def workflow_text(survey: RepositorySurvey, shipped: Matrix) -> str:
     """The gate workflow for GitHub. Scripts are linted where the repository has launch scripts."""
     text = data_file("workspace/adoption/gate-workflow.yml").read_text(encoding="utf-8")
     lint = ""
-    pinned = [pins["verl"].version for pins in survey.pins.values() if "verl" in pins]
-    fork = survey.fork.version if survey.fork and survey.fork.axis == "verl" else ""
     verl = (stack.axes.get("verl", "@") for stack in shipped.stacks.values())
-    # The newest version of the profile is the commit that the fork is based on; recipes have their own ones.
-    released = pinned or [one for one in verl if "@" not in one]
-    version = "profile" if "@" in fork or len(set(pinned)) > 1 else fork or max(released, key=Version)
+    own = [stack.axes for stack in _own_stacks(survey, shipped)]
+    # Without own stacks, the profile has shipped ones, which are of verl.
+    has_verl = not own or any("verl" in axes for axes in own)
+    version = "profile" if has_verl else max((one for one in verl if "@" not in one), key=Version)
     for folder in survey.scripts if len(survey.scripts) <= _MOST_FOLDERS else (".",):
         lint += (
             f"      - name: {json.dumps(f'lint the launch scripts in {folder}')}\n"

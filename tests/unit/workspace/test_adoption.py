@@ -255,9 +255,11 @@ def test_a_fork_of_a_branch_is_compared_with_the_commit_where_it_left_the_branch
 
 
 def own_commits(fork: Path, matrix: Matrix, version: str) -> int:
-    """How many patches of verl are commits of the fork; without any, the cells have the shipped patches."""
+    """How many patches of verl are commits of the fork. There are no others, also before its first commit."""
     sources = patch_sources(load_settings({}, {}, fork), matrix)
-    return sum(one.id.startswith("verl/0") for one in sources.select("verl", {"verl": version}))
+    selected = sources.select("verl", {"verl": version})
+    assert all(one.id.startswith("verl/0") for one in selected)
+    return len(selected)
 
 
 def test_a_fork_of_a_release_has_the_release_although_the_upstream_has_a_branch(tmp_path: Path) -> None:
