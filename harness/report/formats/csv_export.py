@@ -38,7 +38,7 @@ def results_csv(model: ReportModel, by_row: Iterable[bytes] | None = None) -> by
     cell if they were made before.
     """
     axes = model.all_axes
-    head = _lines([list(map(_cell, [*HEAD, *(f"axis:{axis}" for axis in axes), *TAIL]))])
+    head = _lines([_safe([*HEAD, *(f"axis:{axis}" for axis in axes), *TAIL])])
     if by_row is None:
         by_row = [row_lines(model, row) for row in model.rows]
     return head + b"".join(by_row)
@@ -46,8 +46,8 @@ def results_csv(model: ReportModel, by_row: Iterable[bytes] | None = None) -> by
 
 def row_lines(model: ReportModel, row: ReportRow) -> bytes:
     """The lines of one cell."""
-    head = list(map(_cell, _facts(row, model.all_axes)))
-    return _lines([[*head, *map(_cell, _verdict(model, result))] for result in row.results.values()])
+    head = _safe(_facts(row, model.all_axes))
+    return _lines([[*head, *_safe(_verdict(model, result))] for result in row.results.values()])
 
 
 def _lines(rows: list[list[str]]) -> bytes:
@@ -88,8 +88,14 @@ def _verdict(model: ReportModel, result: ReportResult) -> list[str]:
     ]
 
 
+def _safe(texts: list[str]) -> list[str]:
+    """The texts as cells. Most rows have nothing to make safe, which one look at all their texts shows."""
+    whole = "".join(texts)
+    if len(whole) <= REASON and whole.isprintable() and not any(text.startswith(FORMULA) for text in texts):
+        return texts
+    return list(map(_cell, texts))
+
+
 def _cell(text: str) -> str:
-    if not text or (len(text) <= REASON and text[0].isalnum() and text.isprintable()):
-        return text
     safe = visible(clip(text, REASON))
     return f"'{safe}" if safe.startswith(FORMULA) else safe

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from harness.outcome import Origin, Outcome
+from harness.outcome import Origin, Outcome, Trust
 from harness.report.model.report_inputs import ReportResult
 
 LOCK, ENVIRONMENT = "resolve", "environment"
@@ -34,17 +35,31 @@ def provenance(result: ReportResult, others: Mapping[str, ReportResult]) -> Prov
     outcome = result.verdict.outcome
     if outcome is None:
         return None
-    origin = outcome.origin
     lock = _lock_of(outcome, others)
     resolved = _outcome_of(LOCK, others)
+    today = bool(lock) and resolved is not None and resolved.content_digest == lock
+    inputs = tuple(outcome.inputs.items())
+    return _provenance(outcome.origin, outcome.trust, outcome.run_id, lock, today, inputs)
+
+
+@lru_cache(maxsize=16_384)
+def _provenance(
+    origin: Origin | None,
+    trust: Trust,
+    run_id: str,
+    lock: str,
+    lock_today: bool,
+    inputs: tuple[tuple[str, str], ...],
+) -> Provenance:
+    """The words; cached, because many outcomes of a run have the same origin."""
     return Provenance(
         machine=_machine(origin) if origin else "",
         version=origin.version if origin else "",
-        trust=_trust(outcome),
-        run_id=outcome.run_id,
+        trust=_trust(trust),
+        run_id=run_id,
         lock=lock[:SHORT],
-        lock_today=bool(lock) and resolved is not None and resolved.content_digest == lock,
-        made_from=tuple((name, digest[:SHORT]) for name, digest in outcome.inputs.items() if name != LOCK),
+        lock_today=lock_today,
+        made_from=tuple((name, digest[:SHORT]) for name, digest in inputs if name != LOCK),
     )
 
 
@@ -53,8 +68,7 @@ def _machine(origin: Origin) -> str:
     return f"{origin.runner} ({host})" if origin.runner else host
 
 
-def _trust(outcome: Outcome) -> str:
-    trust = outcome.trust
+def _trust(trust: Trust) -> str:
     if trust.claimed:
         return f"claimed, not believed: {trust.claimed}"
     if trust.signer:

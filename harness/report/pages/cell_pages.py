@@ -267,12 +267,13 @@ class CellPages:
     def _more(self, result: ReportResult, command: str) -> str:
         outcome = result.verdict.outcome
         around = outcome.environment if outcome else {}
+        texts = f"{result.facets!r}{around!r}"
+        shown = self._part("inside", (texts,), result.facets, around) if result.facets or around else ""
         parts = [
             self._part("more", (bool(command),), bool(command)),
             command,
             self._around("key", result.entry.key),
-            self._part("facets", (repr(result.facets),), result.facets) if result.facets else "",
-            self._part("environment", (repr(around),), around) if around else "",
+            shown,
             self._part("past", (result.past,), result.past if result.history else None),
         ]
         return "".join(parts)
