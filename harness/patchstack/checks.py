@@ -74,11 +74,11 @@ def _tree_of(measurements: PatchesMeasured, patch: MeasuredPatch) -> str:
 
 def _sentence(patch: MeasuredPatch, tree: str) -> str:
     word = patch.verdict.value
+    if patch.verdict is PatchVerdict.CLEAN:
+        return f"{patch.patch} applies to {tree} as it is"
     if patch.verdict is PatchVerdict.OFFSET:
         word = f"{word}({patch.offset:+d})"
-    because = (
-        f": {'; '.join(patch.reasons)}" if patch.reasons and patch.verdict is not PatchVerdict.CLEAN else ""
-    )
+    because = f": {'; '.join(patch.reasons)}" if patch.reasons else ""
     return f"{patch.patch} on {tree} is {word}{because}"
 
 

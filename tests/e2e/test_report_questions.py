@@ -117,7 +117,10 @@ def test_when_did_hardware_last_run_gspo(page: Browser) -> None:
 
 
 def test_who_owns_this_failure(page: Browser) -> None:
-    page.open("cells/gspo-async.html#check-loss")
+    page.driver.find_element("xpath", "//table[@id='grid']//a[.//b[text()='GSPO async rollout']]").click()
+    page.wait_for_address("cells/gspo-async.html")
+    page.driver.find_element("xpath", "//nav[@class='strip']//a[starts-with(@href, '#check-loss')]").click()
+    page.wait_for_address("cells/gspo-async.html#check-loss")
     owner = page.one("#check-loss .expectation a")
     assert owner.text == "numerics-team"
     owner.click()

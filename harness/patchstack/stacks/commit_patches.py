@@ -45,7 +45,7 @@ def patches_at(place: PatchPlace, axis: Axis, version: str) -> CommitPatches:
         )
     mirror = find_mirror(mirror_folders(), commit)
     if mirror is None:
-        why = f"no mirror has commit {commit[:12]} of {axis.repository}"
+        why = f"no local clone has the commit {commit[:12]} of {axis.repository}"
         return _unread(axis, release, commit, f"{why}, which has patches for this cell", COMMIT_REMEDY)
     tree = mirror.tree(commit)
     with tempfile.TemporaryDirectory(prefix="npu-matrix-patches-") as folder:

@@ -231,8 +231,14 @@ def json_line(value: object) -> bytes:
         return _dump(_representable(json.loads(json.dumps(value, default=as_object)))).encode()
 
 
+#: Made once, because `json.dumps` with options makes one for each line.
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=as_object, check_circular=False
+)
+
+
 def _dump(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=as_object)
+    return _ENCODER.encode(value)
 
 
 def _representable(value: JsonValue) -> JsonValue:

@@ -248,13 +248,14 @@ class CellPages:
         return self._part("judged", key, verdict, notes)
 
     def _files(self, outcome: Outcome | None, result: ReportResult) -> str:
-        files = [
-            self._file(read_artifact(ref, result.files.get(ref.digest)))
-            for ref in (outcome.artifacts if outcome else ())
-        ]
+        if outcome is None or not outcome.artifacts:
+            return ""
+        files = [self._file(read_artifact(ref, result.files.get(ref.digest))) for ref in outcome.artifacts]
         return self._macro("files", files)
 
     def _log(self, row: ReportRow, result: ReportResult, anchor: Markup) -> str:
+        if result.log is None:
+            return ""
         log = read_log(result.log)
         if not log.lines:
             return ""

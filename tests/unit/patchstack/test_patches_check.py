@@ -107,7 +107,7 @@ def test_a_patch_that_applies_passes_and_stores_the_patched_files(tmp_path: Path
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
     measured, status, reasons = run(ctx)
     assert status is Status.PASS
-    assert "verl/fix on verl-1.0-py3-none-any.whl is clean" in reasons[0]
+    assert "verl/fix applies to verl-1.0-py3-none-any.whl as it is" in reasons[0]
     with zipfile.ZipFile(ctx.workdir / measured.artifacts["patched.zip"]) as archive:
         assert archive.read("verl/mod.py") == NEW
     digests = json.loads((ctx.workdir / measured.artifacts["patched.json"]).read_text(encoding="utf-8"))
@@ -214,9 +214,9 @@ def test_patches_of_two_upstreams_are_in_one_archive(tmp_path: Path, monkeypatch
     ctx = Context(tmp_path, {**facets, "patches[vllm_ascend]": ascend(tmp_path, mirror, ASCEND)}, wheel)
     measured, status, reasons = run(ctx)
     assert status is Status.PASS
-    assert [reason.split(" is ")[0] for reason in reasons] == [
-        "verl/fix on verl-1.0-py3-none-any.whl",
-        f"vllm_ascend/fix on {mirror[:12]}",
+    assert list(reasons) == [
+        "verl/fix applies to verl-1.0-py3-none-any.whl as it is",
+        f"vllm_ascend/fix applies to {mirror[:12]} as it is",
     ]
     with zipfile.ZipFile(ctx.workdir / measured.artifacts["patched.zip"]) as archive:
         assert archive.read("verl/mod.py") == NEW

@@ -104,7 +104,7 @@ SAID_OFTEN = (
     "Not checked: the sources of vllm-ascend 1de16eadeec6 are not available.",
     "verl 0.6.1 has no global_denominators",
     "this cell has no vllm-ascend",
-    "verl/hf-rollout on verl-0.6.1-py3-none-any.whl is clean",
+    "verl/hf-rollout applies to verl-0.6.1-py3-none-any.whl as it is",
     "verl is built from source at 5a2e0b1c: the lock contains neither the package nor its requirements.",
     "No version of torch-npu satisfies all requirements: verl==1 requires torch-npu==2; the stack requires torch-npu==1.",
     "Choose versions of vllm-ascend that agree on torch-npu.",
