@@ -94,13 +94,15 @@ class RowsInBackground:
         self._folder = folder
         self._pool: ProcessPoolExecutor | None = None
         self._parts: list[Future[RenderedRows]] = []
+        #: The files of the first row, which the workers take as written.
+        self._first: list[str] = []
         if workers is None:
             workers = min(os.cpu_count() or 1, MAX_WORKERS) if len(model.rows) >= PARALLEL_FROM else 1
         if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
             context = multiprocessing.get_context("fork")
             # Used here, so that the workers inherit the compiled templates and the imported checks.
             renderer = RowRenderer(model, folder)
-            renderer.render(model.rows[0])
+            self._first = renderer.render_all(model.rows[:1]).names
             self._pool = ProcessPoolExecutor(
                 workers, mp_context=context, initializer=_inherit, initargs=(model, renderer)
             )
@@ -124,7 +126,7 @@ class RowsInBackground:
         """All rows, in order; OSError when a file could not be written."""
         if self._pool is None:
             return render_rows(self._model, self._folder)
-        whole = RenderedRows()
+        whole = RenderedRows(names=self._first)
         for part in self._parts:
             rendered = part.result()
             whole.texts += rendered.texts
