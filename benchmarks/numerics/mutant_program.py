@@ -105,7 +105,7 @@ def loss_cases(objective: ReleaseObjective) -> Iterator[JudgedCase]:
         if any(one.status not in (LossStatus.FAIL, LossStatus.UNSUPPORTED) for one in verdicts):
             return None
         error = result.error or result.unsupported
-        return Kill(by="loss", case=case.name, quantity=case.operation, error=error)
+        return Kill(by="loss", case=case.name, quantity=case.operation, error=error, place=result.place)
 
     for case in default_battery():
         if case.severity == REQUIRED and objective.capabilities.issuperset(case.requires):

@@ -160,8 +160,11 @@ def _text(node: ast.AST) -> str:
 def _changes(
     function: ast.FunctionDef, skipped: tuple[str, ...]
 ) -> Iterator[tuple[ast.AST, str, ast.AST | None]]:
+    signs = [one for one in ast.walk(function) if isinstance(one, ast.UnaryOp)]
+    negative = {id(one.operand) for one in signs if isinstance(one.operand, ast.Constant)}
     for node in _visited(function.body, skipped, _only_reported(function)):
-        for operator, after in _changes_of(node):
+        # A negative number is changed with its sign.
+        for operator, after in _changes_of(node) if id(node) not in negative else ():
             yield node, operator, after
 
 
@@ -293,7 +296,10 @@ def _of_binary(node: ast.BinOp) -> Iterator[Change]:
 
 
 def _of_unary(node: ast.UnaryOp) -> Iterator[Change]:
-    if isinstance(node.op, (ast.USub, ast.Not)) and not isinstance(node.operand, ast.Constant):
+    if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+        for operator, after in _of_constant(node.operand):
+            yield operator, _with(node, operand=after)
+    elif isinstance(node.op, (ast.USub, ast.Not)):
         yield "sign" if isinstance(node.op, ast.USub) else "comparison", copy.deepcopy(node.operand)
 
 

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from harness.errors import NothingSelectedError
 from harness.measurements import read_shape
+from harness.numerics.loss import verl_helpers
 from harness.numerics.loss.cases.loss_case import LossCase, read_npz, write_npz
 from harness.numerics.loss.loss_measurements import UNCALLABLE, LossProgramFacts
+from harness.numerics.loss.verl_helpers import raised_in
 from harness.serialisation import to_json
 
 FORMAT = "npu-matrix-loss-results/1"
@@ -30,13 +32,15 @@ class UnsupportedCaseError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateResult:
-    """What a candidate returned: value (shape () or (batch, tokens)) and gradient, or why there is none."""
+    """What a candidate returned: value (shape () or (batch, tokens)) and gradient, or why there is none.
+    place: file, line and name of the function of verl that computes it, or raised an exception."""
 
     value: NDArray[Any] | float | None = None
     gradient: NDArray[Any] | None = None
     error: str = ""
     unsupported: str = ""
     seconds: float = 0.0
+    place: str = ""
 
 
 Candidate = Callable[[LossCase], CandidateResult]
@@ -67,13 +71,16 @@ def evaluate_one(candidate: Candidate, case: LossCase) -> CandidateResult:
     except NothingSelectedError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is a verdict on it
-        checked = CandidateResult(error=f"{_raised(error)}{type(error).__name__}: {_shortened(str(error))}")
+        reason = f"{_raised(error)}{type(error).__name__}: {_shortened(str(error))}"
+        checked = CandidateResult(error=reason, place=raised_in(error))
     return replace(checked, seconds=time.monotonic() - started)
 
 
 def _raised(error: Exception) -> str:
     """How the reason of an exception starts."""
-    *_callers, (innermost, _line) = traceback.walk_tb(error.__traceback__)
+    frames = [frame for frame, _line in traceback.walk_tb(error.__traceback__)]
+    # Calls of verl's functions pass through the module that watches them.
+    innermost = [one for one in frames if one.f_globals.get("__name__") != verl_helpers.__name__][-1]
     # A module that is run as a program has the name __main__, but keeps its package.
     package = innermost.f_globals.get("__package__") or ""
     return UNCALLABLE if f"{package}.".startswith(f"{ADAPTERS}.") else "raised "
@@ -88,7 +95,7 @@ def _checked(result: object) -> CandidateResult:
             return CandidateResult(error=part)
     if value is None and not result.error and not result.unsupported:
         return CandidateResult(error="returned no value")
-    return CandidateResult(value=value, gradient=gradient, error=result.error, unsupported=result.unsupported)  # type: ignore[arg-type]
+    return replace(result, value=value, gradient=gradient)  # type: ignore[arg-type]
 
 
 def _real(name: str, part: object) -> NDArray[Any] | str | None:
@@ -120,6 +127,7 @@ def save_results(
             "error": result.error,
             "unsupported": result.unsupported,
             "seconds": result.seconds,
+            "place": result.place,
         }
     write_npz(file, {"format": FORMAT, "facts": to_json(facts), "results": entries}, arrays)
 
@@ -132,6 +140,7 @@ def load_results(file: Path) -> dict[str, CandidateResult]:
             error=entry["error"],
             unsupported=entry["unsupported"],
             seconds=entry["seconds"],
+            place=entry.get("place", ""),
             **{part: arrays[f"{entry['number']}.{part}"] for part in entry["arrays"]},
         )
         for name, entry in index["results"].items()

@@ -67,6 +67,8 @@ def compare(
             verdict = _lost(objective, verdict)
         if _is_uncallable(verdict) and not objective.known:
             verdict = replace(verdict, status=LossStatus.UNSUPPORTED)
+        if verdict.status is LossStatus.FAIL and result.place:
+            verdict = replace(verdict, reasons=(*verdict.reasons, f"it is computed in {result.place}"))
         findings.case(case, verdict)
         outcomes.append(_outcome(case, verdict))
     required = [outcome for outcome in outcomes if outcome.is_required]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -26,9 +27,16 @@ from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.loss_measurements import SourceFile
 from harness.numerics.loss.trainer_functions import TrainerFunctions, advantage_step
 from harness.numerics.loss.verl_configuration import CONFIGURATIONS, verl_configuration
+from harness.numerics.loss.verl_helpers import place_of, watched_helpers
 
 #: verl uses it only where clip_ratio_low and clip_ratio_high are None; the cases set both.
 _REPLACED_CLIP_RATIO = 0.5
+FUNCTIONS = {
+    "aggregation": "agg_loss",
+    "kl": "kl_penalty",
+    "entropy": "entropy_from_logits",
+    "logprob": "logprobs_from_logits",
+}
 IO_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
 #: Input of the case -> torch tensor on the device.
@@ -65,6 +73,22 @@ class VerlCandidate:
 
     def __call__(self, case: LossCase) -> CandidateResult:
         """Forward and backward pass of one case; UnsupportedCaseError if this release does not offer it."""
+        helpers: list[Any] = []
+        with watched_helpers(helpers.append):
+            found = self._evaluate(case)
+        return replace(found, place=place_of(helpers[0] if helpers else self._function(case)))
+
+    def _function(self, case: LossCase) -> Any:
+        """The function of verl that the case tests."""
+        if case.operation == "policy":
+            return self.trainer.policy_loss(str(case.settings["loss_mode"]))
+        if case.operation == "advantage":
+            return advantage_step() or self.trainer.taken("compute_advantage")
+        if case.operation == "weights":
+            return self.rollout.compute_rollout_correction_weights
+        return self.trainer.taken(FUNCTIONS[case.operation])
+
+    def _evaluate(self, case: LossCase) -> CandidateResult:
         for need in case.requires:
             if need not in self.capabilities:
                 raise UnsupportedCaseError(f"verl {self.version} has no {need}")

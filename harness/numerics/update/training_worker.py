@@ -123,6 +123,8 @@ def padded(tensor: Any) -> Any:
     functional: Any = import_module("torch.nn.functional")
     if getattr(tensor, "is_nested", False):
         tensor = tensor.to_padded_tensor(0)
+    if tensor.dim() != 2:  # a wrong tensor, which is recorded as it is
+        return tensor
     missing = RESPONSE - tensor.shape[1]
     return functional.pad(tensor, (0, missing)) if missing > 0 else tensor
 

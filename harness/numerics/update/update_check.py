@@ -73,8 +73,9 @@ def run(context: TaskContext) -> Measured[UpdateResult]:
     records = load_records(files.records)
     outcomes = tuple(judged_outcomes(records, objective))
     on_cpu = None
-    if device != "cpu" and any(outcome_is_wrong(outcome) for outcome in outcomes):
-        cpu = _run_on_cpu(context)
+    wrong = sorted({outcome.case for outcome in outcomes if outcome_is_wrong(outcome)})
+    if device != "cpu" and wrong:
+        cpu = _run_on_cpu(context, wrong)
         if cpu is not None:
             on_cpu = sum(outcome_is_wrong(one) for one in judged_outcomes(load_records(cpu), objective))
     return Measured(
@@ -93,12 +94,12 @@ def run(context: TaskContext) -> Measured[UpdateResult]:
     )
 
 
-def _run_on_cpu(context: TaskContext) -> Path | None:
+def _run_on_cpu(context: TaskContext, cases: list[str]) -> Path | None:
     files = _Files(records=context.workdir / "update-cpu.npz", run=context.workdir / "update-cpu.json")
     end = run_reference(
         context,
         PROGRAM,
-        *("--device=cpu", *files.arguments),
+        *("--device=cpu", *files.arguments, "--only", *cases),
         out=files.run,
         what=CPU_REFERENCE,
         timeout=TIMEOUT_S,
@@ -140,7 +141,7 @@ def _judge_wrong(measurements: UpdateMeasured, wrong: list[UpdateOutcome]) -> Ju
     if measurements.on_cpu is None:
         remedy = "Look at the first quantity: everything that it is computed from is correct."
     elif measurements.on_cpu:
-        reasons.append(f"On the CPU {measurements.on_cpu} of {total} are wrong, too.")
+        reasons.append(f"On the CPU {measurements.on_cpu} of these {len(wrong)} are wrong, too.")
         remedy = "verl's code is wrong, or a patch of it: read the function that the reason names."
     else:
         reasons.append("On the CPU all of them are correct.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,13 @@ from harness.numerics.update.update_record import BACKWARD, BEFORE, HELPER, RAIS
 MAX_WRONG = 20
 HUGE = 1e300
 
+MISSING = "it was not computed"
+COUNTED = ("parameter", "input_ids")
+"""Quantities that are also wrong if fewer of them were recorded than there should be."""
+
+INFERRED = ("log_prob", "reference_log_prob", "entropy")
+"""Quantities that the same function computes in a forward pass without and with gradients."""
+
 
 def judge_record(
     record: UpdateRecord, objective: ReleaseObjective, case: UpdateCase | None = None
@@ -40,14 +48,22 @@ def judge_record(
     """The outcome of one recorded run. case: the one that was run, by default the one of that name."""
     case = case or next(one for one in CASES if one.name == record.case)
     comparison = _Comparison(record, objective, case)
-    if not record.error:
+    error = record.error
+    # A record that an exception ended may have anything in it.
+    with suppress(Exception) if error else nullcontext():
         comparison.compare()
+    wrong = comparison.located()
+    if error:
+        # What was computed before the exception tells more than where verl noticed it.
+        before = [one.place for one in wrong if one.detail != MISSING and one.quantity not in COUNTED]
+        place = record.places.get(HELPER) or next(iter(before), "") or record.places.get(RAISED, "")
+        error, wrong = " in ".join(filter(None, (error, place))), []
     return UpdateOutcome(
         case=record.case,
         path=record.path,
-        judged=comparison.judged,
-        wrong=tuple(comparison.wrong[:MAX_WRONG]),
-        error=record.error and " in ".join(filter(None, (record.error, _raised_in(record)))),
+        judged=0 if error else comparison.judged,
+        wrong=tuple(wrong[:MAX_WRONG]),
+        error=error,
         worst_budget=float(f"{comparison.worst:.4g}"),
     )
 
@@ -86,6 +102,15 @@ class _Comparison:
     wrong: list[WrongQuantity] = field(default_factory=list)
     judged: int = 0
     worst: float = 0.0
+
+    def located(self) -> list[WrongQuantity]:
+        """What is wrong. If forward passes without gradients are wrong and those with gradients, too, the
+        function that both call computes the first one."""
+        places = self.record.places
+        training = places.get("training_log_prob", "")
+        if any(one.quantity.startswith("training_") for one in self.wrong) and HELPER not in places:
+            return [replace(one, place=training) if one.quantity in INFERRED else one for one in self.wrong]
+        return self.wrong
 
     def compare(self) -> None:
         """Compare everything; the first wrong quantity is the first in `wrong`."""
@@ -338,7 +363,7 @@ class _Comparison:
         self.judged += 1
         found = self.record.find(name, step, micro)
         if found is None:
-            self._report(name, step, micro, "it was not computed")
+            self._report(name, step, micro, MISSING)
             return None
         values = np.asarray(found, dtype=np.float64)
         exact = np.asarray(interval.exact)
@@ -371,10 +396,6 @@ class _Comparison:
                 quantity=name, where=", ".join(where), detail=detail, place=_place(self.record, name)
             )
         )
-
-
-def _raised_in(record: UpdateRecord) -> str:
-    return record.places.get(HELPER) or record.places.get(RAISED, "")
 
 
 def _place(record: UpdateRecord, name: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from harness.cell_program.torch_device import device_facts
 from harness.numerics.actor.actor_update import run_role, start_torch
 from harness.numerics.actor.verl_workers import actor_classes
-from harness.numerics.update.update_cases import CASES
+from harness.numerics.update.update_cases import CASES, UpdateCase
 from harness.numerics.update.update_faults import UPDATE_FAULTS
 from harness.numerics.update.update_measurements import UpdateDeviceRun
 from harness.numerics.update.update_record import UpdateRecord, save_records
@@ -25,15 +25,19 @@ from harness.numerics.update.verl_update import run_case
 from harness.serialisation import json_object
 
 
-def measure(device: str, records: Path, out: Path, *, faults: bool) -> UpdateDeviceRun:
-    """Run all cases with all worker classes; faults: also once with each fault injected."""
+def measure(
+    device: str, records: Path, out: Path, *, faults: bool, only: Sequence[str] = ()
+) -> UpdateDeviceRun:
+    """Run all cases, or only some, with all worker classes; faults: also once with each fault injected."""
     started = time.monotonic()
     kind = device.partition(":")[0]
     if kind != "npu":
         sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
     torch = start_torch(kind)
     paths = tuple(worker.name for worker in actor_classes())
-    save_records(records, [record for path in paths for record in _records(torch, device, path, faults)])
+    cases = [case for case in CASES if not only or case.name in only]
+    found = [record for path in paths for record in _records(torch, device, path, cases, faults=faults)]
+    save_records(records, found)
     run = UpdateDeviceRun(
         device=device_facts(device),
         verl=version("verl"),
@@ -44,12 +48,14 @@ def measure(device: str, records: Path, out: Path, *, faults: bool) -> UpdateDev
     return run
 
 
-def _records(torch: Any, device: str, path: str, faults: bool) -> Iterator[UpdateRecord]:
-    for case in CASES:
+def _records(
+    torch: Any, device: str, path: str, cases: Sequence[UpdateCase], *, faults: bool
+) -> Iterator[UpdateRecord]:
+    for case in cases:
         yield run_case(case, torch, device, path)
-    cases = {case.name: case for case in CASES}
+    named = {case.name: case for case in cases}
     for fault in UPDATE_FAULTS if faults else ():
-        yield run_case(cases[fault.case], torch, device, path, fault)
+        yield run_case(named[fault.case], torch, device, path, fault)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,10 +67,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--records", type=Path, required=True, help="where the quantities are written")
     parser.add_argument("--out", type=Path, required=True, help="where the facts are written")
     parser.add_argument("--faults", action="store_true", help="also run cases with injected faults")
+    parser.add_argument("--only", nargs="*", default=[], metavar="CASE", help="only these cases")
     arguments = parser.parse_args(argv)
     return run_role(
         "updates",
-        lambda: measure(arguments.device, arguments.records, arguments.out, faults=arguments.faults),
+        lambda: measure(
+            arguments.device,
+            arguments.records,
+            arguments.out,
+            faults=arguments.faults,
+            only=arguments.only,
+        ),
     )
 
 

@@ -5,12 +5,11 @@ recorded."""
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import CodeType, ModuleType, SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from harness.numerics.loss.trainer_functions import (
     advantage_step,
     has_module,
 )
+from harness.numerics.loss.verl_helpers import place_of, raised_in, watched_helpers
 from harness.numerics.update.training_worker import EngineInWorker, padded
 from harness.numerics.update.update_cases import (
     KL_HORIZON,
@@ -35,7 +35,6 @@ from harness.numerics.update.update_cases import (
 )
 from harness.numerics.update.update_faults import UpdateFault
 from harness.numerics.update.update_record import BEFORE, HELPER, RAISED, Quantity, UpdateRecord
-from harness.numerics.update.verl_helpers import watched_helpers
 
 LONGEST_ERROR = 300
 ROLLOUT_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
@@ -70,40 +69,11 @@ class Recorder:
 
     def at(self, function: Any, *names: str) -> None:
         """Quantities are computed by this function of verl."""
-        code = _decorated(function).__code__
-        self.places.update(dict.fromkeys(names, place_in(code, code.co_firstlineno)))
+        self.places.update(dict.fromkeys(names, place_of(function)))
 
     def blame(self, function: Any) -> None:
         """The first helper that did not return what it is defined to return."""
-        code = _decorated(function).__code__
-        self.places.setdefault(HELPER, place_in(code, code.co_firstlineno))
-
-
-def place_in(code: CodeType, line: int) -> str:
-    """File, line and name of a function of verl."""
-    file = code.co_filename
-    return f"{file[max(file.rfind('verl/'), 0) :]}:{line} {code.co_name}"
-
-
-def raised_in(error: BaseException) -> str:
-    """The innermost line of verl that raised an exception, "" if verl is not concerned."""
-    frames = [
-        (frame.f_code, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if "/verl/" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("<")
-    ]
-    return place_in(*frames[-1]) if frames else ""
-
-
-def _decorated(function: Any) -> Any:
-    """The function below its decorators: the first in their closures that is no nested function."""
-    seen = [inspect.unwrap(function)]
-    for one in seen:
-        if getattr(one, "__code__", None) is not None and "<locals>" not in one.__qualname__:
-            return one
-        cells = getattr(one, "__closure__", None) or ()
-        seen += [cell.cell_contents for cell in cells if callable(cell.cell_contents)][: 8 - len(seen)]
-    return function
+        self.places.setdefault(HELPER, place_of(function))
 
 
 def run_case(
@@ -273,10 +243,8 @@ class _Run:
             return
         recorder.at(type(worker.worker).train_mini_batch, "nested", "scheduler_steps")
         engine = type(worker.engine)
-        recorder.at(
-            engine.prepare_model_outputs,
-            *("log_prob", "reference_log_prob", "entropy", "training_log_prob", "training_entropy"),
-        )
+        recorder.at(self.modules[1].postprocess_batch_func, "log_prob", "reference_log_prob", "entropy")
+        recorder.at(engine.prepare_model_outputs, "training_log_prob", "training_entropy")
         recorder.at(engine.prepare_model_inputs, "model_input")
         recorder.at(engine.forward_backward_batch, "backward")
         losses: Any = modules[0]

@@ -346,6 +346,34 @@ def test_an_exception_of_verl_is_red(tmp_path):
     assert "verl raised TypeError" in judgement.reasons[1]
 
 
+def test_what_was_wrong_before_an_exception_names_the_function():
+    shape = changed(ENGINE, "training_log_prob", lambda values: values[:, :-1])
+    raised = replace(shape, error="RuntimeError: sizes", places={**ENGINE.places, "raised": "verl/x.py:1 f"})
+    outcome = judged(raised)
+    assert outcome.wrong == ()
+    assert outcome.error.endswith("prepare_model_outputs")
+    nothing = judged(replace(raised, quantities=()))
+    assert nothing.error == "RuntimeError: sizes in verl/x.py:1 f"
+
+
+def test_a_helper_that_is_wrong_is_named_instead_of_the_step():
+    wrong = changed(ENGINE, "policy_loss", lambda values: values * 2)
+    helper = "verl/utils/torch_functional.py:273 masked_sum"
+    assert judged(replace(wrong, places={**wrong.places, "helper": helper})).wrong[0].place == helper
+    assert judged(replace(ENGINE, places={**ENGINE.places, "helper": helper})).wrong == ()
+
+
+@pytest.mark.parametrize(
+    ("both", "name"), [(True, "prepare_model_outputs"), (False, "postprocess_batch_func")]
+)
+def test_a_wrong_forward_pass_is_told_from_wrong_outputs_of_an_inference(both, name):
+    wrong = changed(ENGINE, "log_prob", lambda values: np.roll(values, 1, axis=-1))
+    if both:
+        wrong = changed(wrong, "training_log_prob", lambda values: np.roll(values, 1, axis=-1))
+    assert judged(wrong).wrong[0].quantity == "log_prob"
+    assert judged(wrong).wrong[0].place.endswith(name)
+
+
 def test_a_missed_fault_is_inconclusive(tmp_path):
     missed = replace(faulty()[0], quantities=ENGINE.quantities)
     judgement = judge(run(Context(tmp_path, [ENGINE, missed])).measurements, {})

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.numerics.update import verl_helpers
-from harness.numerics.update.verl_helpers import HELPERS, watched_helpers
+from harness.numerics.loss import verl_helpers
+from harness.numerics.loss.verl_helpers import HELPERS, watched_helpers
 
 
 @pytest.fixture

@@ -1,19 +1,21 @@
 """Definitions of small functions of verl in numpy, to name the function that is wrong.
 
-The quantities of an update say which step is wrong. Most steps call helpers, for example `masked_sum`. Each
+Cases say which step is wrong. Most steps call helpers, for example `masked_sum`. Each
 call of a helper is compared with its definition, so that a wrong one is named instead of the step that called
-it. A helper is only named if a quantity is wrong: the comparison here is rough, the quantities have error
-bounds.
+it. A helper is only named if a result is wrong: the comparison here is rough, results have error bounds.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -118,6 +120,8 @@ def _advantages(given: Arguments) -> list[NDArray[Any]]:
 
 
 def _weights(given: Arguments) -> list[NDArray[Any]]:
+    if given["rollout_is"] != "token" or given.get("rollout_is_batch_normalize"):
+        raise ValueError("the definition is that of tokens")
     mask = array(given["response_mask"]) * 1.0
     raw = np.exp(np.clip(array(given["log_ratio"]), -20, 20)) * mask
     return [np.minimum(raw, float(given["rollout_is_threshold"]))]
@@ -226,14 +230,15 @@ HELPERS = (
 def watched_helpers(wrong: Callable[[Any], None]) -> Iterator[None]:
     """Compare each call of a helper with its definition, wherever verl imported it; `wrong` gets the
     function after a call with another result."""
+    users = [module for name, module in sys.modules.items() if name.startswith("verl.")]
     with ExitStack() as stack:
         for helper in HELPERS:
             if has_module(helper.module):
-                _watch(stack, helper, wrong)
+                _watch(stack, helper, users, wrong)
         yield
 
 
-def _watch(stack: ExitStack, helper: Helper, wrong: Callable[[Any], None]) -> None:
+def _watch(stack: ExitStack, helper: Helper, users: list[ModuleType], wrong: Callable[[Any], None]) -> None:
     owner: Any = import_module(helper.module)
     *classes, name = helper.name.split(".")
     for one in classes:
@@ -243,14 +248,14 @@ def _watch(stack: ExitStack, helper: Helper, wrong: Callable[[Any], None]) -> No
         return
     signature = inspect.signature(function)
 
+    @functools.wraps(function)
     def watching(*args: Any, **kwargs: Any) -> Any:
         found = function(*args, **kwargs)
         if _differs(helper, signature, args, kwargs, found):
             wrong(function)
         return found
 
-    modules = [module for key, module in sys.modules.items() if key.startswith("verl.")]
-    for holder in [owner] if classes else modules:
+    for holder in [owner] if classes else [owner, *users]:
         if vars(holder).get(name) is function:
             setattr(holder, name, watching)
             stack.callback(setattr, holder, name, function)
@@ -272,3 +277,36 @@ def _differs(
         )
         for one in accepted
     )
+
+
+def _place_in(code: CodeType, line: int) -> str:
+    """File, line and name of a function of verl."""
+    file = code.co_filename
+    return f"{file[max(file.rfind('verl/'), 0) :]}:{line} {code.co_name}"
+
+
+def place_of(function: Any) -> str:
+    """File, line and name of a function of verl, below its decorators."""
+    code = _decorated(function).__code__
+    return _place_in(code, code.co_firstlineno)
+
+
+def raised_in(error: BaseException) -> str:
+    """The innermost line of verl that raised an exception, "" if verl is not concerned."""
+    frames = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if "/verl/" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("<")
+    ]
+    return _place_in(*frames[-1]) if frames else ""
+
+
+def _decorated(function: Any) -> Any:
+    """The function below its decorators: the first in their closures that is no nested function."""
+    seen = [inspect.unwrap(function)]
+    for one in seen:
+        if getattr(one, "__code__", None) is not None and "<locals>" not in one.__qualname__:
+            return one
+        cells = getattr(one, "__closure__", None) or ()
+        seen += [cell.cell_contents for cell in cells if callable(cell.cell_contents)][: 8 - len(seen)]
+    return function
