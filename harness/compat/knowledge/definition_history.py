@@ -8,7 +8,8 @@ them, and fails only if it fails with all.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -52,8 +53,8 @@ def definition_history(
     the release `failed_in` is in the pack, the module is one in which it fails there.
     """
     first, _, rest = name.partition(".")
-    paths = pack.modules_defining(package, first)
     surfaces = list(pack.surfaces(package))
+    paths = _changing([surface for _version, surface in surfaces if surface], pack, package, first)
     states = {
         path: [_state_in(surface, path, first, rest, works) for _version, surface in surfaces]
         for path in (paths if len(paths) <= MOST_MODULES else ())
@@ -68,6 +69,26 @@ def definition_history(
         state = InRelease.NOT_READ if surface is None else _joined([one for one in found if one])
         releases.append((version, state))
     return NameHistory(package=normal_name(package), name=name, releases=tuple(releases))
+
+
+def _changing(
+    surfaces: Sequence[ReleaseSurface], pack: SurfacePack, package: str, name: str
+) -> tuple[str, ...]:
+    """The modules with a class or function, without placeholders that are the same in every release.
+
+    Modules of placeholders (`dummy_pt_objects`) are large, so reading them in every release takes seconds.
+    """
+    paths = pack.modules_defining(package, name)
+    if len(paths) < 2:
+        return paths
+    placeholder = re.compile(rb"^class %s(?:\(metaclass=\w+\))?:\n(?: .*\n)*" % name.encode(), re.MULTILINE)
+    stated, found = b"class %s" % name.encode(), []
+    for path in paths:
+        texts = {text for surface in surfaces if stated in (text := surface.read(path))}
+        blocks = {block[0] if (block := placeholder.search(text)) else b"" for text in texts}
+        if len(blocks) != 1 or b"" in blocks:
+            found.append(path)
+    return tuple(found) or paths
 
 
 def _differs(states: list[InRelease | None]) -> bool:

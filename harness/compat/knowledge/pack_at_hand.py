@@ -11,6 +11,7 @@ from harness.errors import InputError
 from harness.package import data_file
 
 NAME = "surfaces.pack"
+MOST_KEPT_BYTES = 64 << 20
 UPDATE = "npu-matrix knowledge update"
 
 
@@ -33,6 +34,11 @@ class PackAtHand:
             except InputError as error:
                 self._problems.append(" ".join(str(error).split()))
         return max(usable, key=lambda one: one.newest, default=None)
+
+    def trim(self) -> None:
+        """Forget what was read of the pack, if it is much. Call this between logs."""
+        if self.__dict__.get("pack") is not None and self.pack is not None:
+            self.pack.trim(MOST_KEPT_BYTES)
 
     @property
     def note(self) -> str:

@@ -320,6 +320,11 @@ class PackagePart:
         """Every path that any release has."""
         return self._members
 
+    @property
+    def unpacked(self) -> int:
+        """How many bytes were unpacked and are kept."""
+        return sum(map(len, self._chunks.values()))
+
     def depth_of(self, parts: Sequence[str]) -> int:
         """How many of the first parts of a dotted name are a folder or module of any release."""
         depth = 0

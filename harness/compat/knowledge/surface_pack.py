@@ -10,7 +10,7 @@ import contextlib
 import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email import message_from_string
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from harness.compat.knowledge.module_outline import ENVIRONMENT
 from harness.compat.knowledge.pack_file import PackagePart, PackedRelease, PackFile
 from harness.compat.surface.api_surface import ApiSurface, NameLookup, Presence
 from harness.compat.surface.call_signature import CallSignature
+from harness.compat.surface.module_names import ModuleNames
 from harness.compat.surface.operator_schema import ATB_SOURCE, SCHEMA_FOLDER, OperatorSchemas, read_operators
 from harness.errors import InputError
 from harness.sources.packages.lockfile import normal_name
@@ -115,15 +116,23 @@ class StatedRequirement:
     requirement: Requirement
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """What was parsed of the contents that releases have in common."""
+
+    trees: dict[bytes, ast.Module | None] = field(default_factory=dict)
+    names: dict[tuple[str, bytes], ModuleNames | None] = field(default_factory=dict)
+
+
 class ReleaseSurface:
     """One release in a pack."""
 
-    def __init__(self, part: PackagePart, number: int, trees: dict[bytes, ast.Module | None]) -> None:
+    def __init__(self, part: PackagePart, number: int, shared: _Shared) -> None:
         self.package = part.name
         self.release = part.releases[number]
         self._part = part
         self._numbers = part.content_numbers(number)
-        self._trees = trees
+        self._shared = shared
 
     @property
     def label(self) -> str:
@@ -140,14 +149,15 @@ class ReleaseSurface:
 
     def parse(self, source: bytes) -> ast.Module | None:
         """The syntax tree of an outline."""
-        if source not in self._trees:
-            self._trees[source] = parse_source(source)
-        return self._trees[source]
+        trees = self._shared.trees
+        if source not in trees:
+            trees[source] = parse_source(source)
+        return trees[source]
 
     @cached_property
     def api(self) -> ApiSurface:
         """Modules, names, classes with inherited attributes, and signatures."""
-        return ApiSurface(self, search=self.containing)
+        return ApiSurface(self, search=self.containing, known_names=self._shared.names)
 
     def containing(self, word: bytes) -> list[str]:
         """The paths of the files that contain a text."""
@@ -198,7 +208,7 @@ class SurfacePack:
         self._file = PackFile(file)
         self._parts: dict[str, PackagePart] = {}
         self._releases: dict[tuple[str, int], ReleaseSurface] = {}
-        self._trees: dict[bytes, ast.Module | None] = {}
+        self._shared = _Shared()
 
     @property
     def digest(self) -> str:
@@ -214,6 +224,13 @@ class SurfacePack:
     def packages(self) -> tuple[str, ...]:
         """The packages, by their normal names, sorted."""
         return self._file.packages
+
+    def trim(self, limit: int) -> None:
+        """Forget what was read, if more than `limit` bytes were unpacked."""
+        if sum(part.unpacked for part in self._parts.values()) > limit:
+            self._parts.clear()
+            self._releases.clear()
+            self._shared = _Shared()
 
     def has(self, package: str) -> bool:
         """Whether the pack has any release of a package."""
@@ -381,7 +398,7 @@ class SurfacePack:
 
     def _release(self, name: str, number: int) -> ReleaseSurface:
         if (name, number) not in self._releases:
-            self._releases[name, number] = ReleaseSurface(self._part(name), number, self._trees)
+            self._releases[name, number] = ReleaseSurface(self._part(name), number, self._shared)
         return self._releases[name, number]
 
     def _part(self, package: str) -> PackagePart:

@@ -156,12 +156,16 @@ class ApiSurface:
         sources: SourceMembers | Path,
         changes: Mapping[str, bytes | None] | None = None,
         search: Callable[[bytes], Iterable[str]] | None = None,
+        known_names: dict[tuple[str, bytes], ModuleNames | None] | None = None,
     ) -> None:
         """Open sources, or a zip of them with `changes`; InputError when the zip cannot be read.
 
-        search: returns the paths of the files that contain a word, for sources that know them.
+        search: returns the paths of the files that contain a word, for sources that know them. known_names:
+        those of (file, text), which surfaces of several releases share.
         """
         self._search = search
+        self._known_names = {} if known_names is None else known_names
+        self._found: dict[str, NameLookup] = {}
         self.sources = ZippedSources(sources, changes) if isinstance(sources, Path) else sources
         names = list(self.sources.names())
         self._members = _modules(names)
@@ -197,6 +201,13 @@ class ApiSurface:
 
     def find(self, dotted: str, depth: int = 0) -> NameLookup:
         """Look up `package.module.Class.attribute`."""
+        if depth:
+            return self._find(dotted, depth)
+        if dotted not in self._found:
+            self._found[dotted] = self._find(dotted, depth)
+        return self._found[dotted]
+
+    def _find(self, dotted: str, depth: int) -> NameLookup:
         parts = dotted.split(".")
         if depth > MAX_DEPTH or parts[0] not in self.packages:
             return UNKNOWN
@@ -406,9 +417,12 @@ class ApiSurface:
     def _parse_names(self, module: str) -> ModuleNames | None:
         if module not in self._members:
             return ModuleNames() if module in self._folders else None
-        tree = self.sources.parse(self.source(module))
-        package = self._members[module].endswith("/__init__.py")
-        return read_names(tree, module, package=package) if tree else None
+        key = (self._members[module], self.source(module))
+        if key not in self._known_names:
+            tree = self.sources.parse(key[1])
+            package = key[0].endswith("/__init__.py")
+            self._known_names[key] = read_names(tree, module, package=package) if tree else None
+        return self._known_names[key]
 
     def _may_be_set(self, module: str, name: str) -> bool:
         """Whether other code of the package may set the name, or a parent module mentions it as a string."""

@@ -307,6 +307,10 @@ def diagnose(
     finder = CauseFinder(versions=shown, surfaces=surfaces or shipped_pack())
     explained = _explained(found)
     tracebacks = {id(match): failure for failure in found.failures if (match := explained[id(failure)])}
+    last = innermost([failure for failure in found.failures if failure.line > found.progress])
+    if last:
+        # Only so many failures are looked up: the last one, then the first ones.
+        finder.look_up(last.text, last.frames)
     groups: dict[str, list[Finding]] = {}
     ids: dict[int, str] = {}
     for match in found.matches:
@@ -318,7 +322,6 @@ def diagnose(
             finding = _derived(_failure_finding(failure, found), failure, finder)
             ids[id(failure)] = finding.id
             groups.setdefault(finding.id, []).append(finding)
-    last = innermost([failure for failure in found.failures if failure.line > found.progress])
     last_id = ids.get(id(explained[id(last)] or last)) if last else None
     findings = sorted(
         (_merged(group) for group in groups.values()),
@@ -330,6 +333,7 @@ def diagnose(
     findings += _standstill(found)
     if not findings:
         findings = [_derived(one, None, finder) for one in _suspicious(found)]
+    finder.surfaces.trim()
     return Diagnosis(
         findings=tuple(findings),
         lines=found.lines,

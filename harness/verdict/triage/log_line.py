@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from harness.sources.redact import ESCAPES, MASK, mask_secrets
 
@@ -58,6 +59,8 @@ SECRETS = re.compile(
     re.IGNORECASE,
 )
 SHOWN = 400
+#: How many texts are kept that were made safe: the ranks of a job report the same.
+KEPT = 1024
 
 
 MILD = frozenset({"DEBUG", "INFO", "NOTICE", "WARN", "WARNING"})
@@ -149,6 +152,7 @@ def masked(text: str) -> str:
     )
 
 
+@lru_cache(maxsize=KEPT)
 def shown(text: str, limit: int = SHOWN) -> str:
     """A line that is safe in a terminal, a CI log and a page: no control characters, commands or secrets."""
     # An escape can hide the name of a secret or be in the middle of it: mask before and after removing

@@ -537,3 +537,17 @@ def test_a_method_that_a_plugin_has_to_override(tmp_path: Path) -> None:
     assert cause is not None
     assert "a class has its own `get_size` in vllm-ascend from 0.9.1 on" in cause.sentence
     assert derived(text, pack, vllm="0.9.1") is None
+
+
+def test_of_very_many_failures_the_last_and_the_first_ones_are_looked_up(pack_file: Path) -> None:
+    def failure(name: str, file: str) -> str:
+        return traced(
+            f'vllm_ascend/{file}.py", line 3, in f',
+            error=f"ImportError: cannot import name '{name}' from 'vllm.core' (/x/vllm/core.py)\n",
+        )
+
+    log = "".join(failure(f"never{number}", "worker") for number in range(60)) + failure("new", "late")
+    found = triage_text(log.encode(), versions={"vllm": "0.8.5"}, surfaces=PackAtHand((pack_file,)))
+    derived_causes = [one.derived for one in found.findings if one.derived]
+    assert 1 < sum(one.degree != "symptom" for one in derived_causes) < 60
+    assert any(one.degree == "proven" for one in derived_causes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from harness.compat.knowledge.pack_at_hand import PackAtHand, shipped_pack
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
-from harness.verdict.triage.derived.failed_use import Expected, FailedUse
+from harness.verdict.triage.derived.failed_use import Expected, FailedUse, failed_use_of
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import (
     CHECKED_OUT,
@@ -26,7 +26,10 @@ from harness.verdict.triage.derived.package_names import (
 from harness.verdict.triage.derived.published_pairs import PublishedPairs, shipped_pairs
 from harness.verdict.triage.derived.requirement_causes import RequirementCauses
 from harness.verdict.triage.derived.surface_causes import SurfaceCauses
+from harness.verdict.triage.stack_trace import Frame
 
+#: Looking up a use takes up to seconds.
+MOST_USES = 20
 #: Without a cause these say nothing about packages.
 NO_SYMPTOM = frozenset({Expected.CONFIG_KEY, Expected.LIBRARY, Expected.REGISTERED, Expected.OVERRIDE})
 #: What no release of a Python package tells.
@@ -44,16 +47,32 @@ class CauseFinder:
     matrix_pairs: PublishedPairs | None = None
     surfaces: PackAtHand = field(default_factory=shipped_pack)
     _known: dict[FailedUse, DerivedCause | None] = field(default_factory=dict, repr=False)
+    _uses: dict[tuple[str, tuple[Frame, ...]], FailedUse | None] = field(default_factory=dict, repr=False)
 
     @property
     def pairs(self) -> PublishedPairs:
         """`matrix_pairs`, or those of the shipped matrix, which is read when it is first needed."""
         return self.matrix_pairs or shipped_pairs()
 
+    def use(self, text: str, frames: tuple[Frame, ...]) -> FailedUse | None:
+        """What a message says was expected. Many ranks report the same."""
+        if (text, frames) not in self._uses:
+            self._uses[text, frames] = failed_use_of(text, frames)
+        return self._uses[text, frames]
+
+    def look_up(self, text: str, frames: tuple[Frame, ...]) -> None:
+        """Look up a failure before others."""
+        use = self.use(text, frames)
+        if use:
+            self.cause(use)
+
     def cause(self, use: FailedUse) -> DerivedCause | None:
-        """The most certain cause of a failed use; None if its packages are not known."""
+        """The most certain cause of a failed use; None if its packages are not known.
+
+        Of a log with very many different failures only the first ones are looked up.
+        """
         if use not in self._known:
-            self._known[use] = self._cause(use)
+            self._known[use] = self._cause(use) if len(self._known) < MOST_USES else None
         return self._known[use]
 
     def _cause(self, use: FailedUse) -> DerivedCause | None:

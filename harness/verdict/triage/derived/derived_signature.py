@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from harness.verdict.triage.catalogue import Signature
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.derived_cause import CauseFinder
-from harness.verdict.triage.derived.failed_use import FailedUse, failed_use_of
+from harness.verdict.triage.derived.failed_use import FailedUse
 from harness.verdict.triage.stack_trace import Frame
 
 #: The area of derived causes.
@@ -22,7 +22,7 @@ def derive(
     finder: CauseFinder, text: str, frames: Sequence[Frame], known: Signature | None
 ) -> tuple[Signature, DerivedCause] | None:
     """The cause of a failure with this message; None if none is derived, or if `known` tells more."""
-    use = failed_use_of(text, frames)
+    use = finder.use(text, tuple(frames))
     if use is None or (known and known.role == "cause" and known.area not in ABOUT_PACKAGES):
         return None
     cause = finder.cause(use)
