@@ -165,7 +165,7 @@ class ApiSurface:
         """
         self._search = search
         self._known_names = {} if known_names is None else known_names
-        self._found: dict[str, NameLookup] = {}
+        self._lookups: dict[str, NameLookup] = {}
         self.sources = ZippedSources(sources, changes) if isinstance(sources, Path) else sources
         names = list(self.sources.names())
         self._members = _modules(names)
@@ -203,9 +203,9 @@ class ApiSurface:
         """Look up `package.module.Class.attribute`."""
         if depth:
             return self._find(dotted, depth)
-        if dotted not in self._found:
-            self._found[dotted] = self._find(dotted, depth)
-        return self._found[dotted]
+        if dotted not in self._lookups:
+            self._lookups[dotted] = self._find(dotted, depth)
+        return self._lookups[dotted]
 
     def _find(self, dotted: str, depth: int) -> NameLookup:
         parts = dotted.split(".")
