@@ -213,7 +213,6 @@ LATEST_VALUES: Mapping[str, str] = {
     "strategy in capitals": f"{ACTOR}strategy=FSDP",
     "count in scientific notation": "data.train_batch_size=1e3",
     "mini-batch larger than the batch": f"{ACTOR}ppo_mini_batch_size=1000000",
-    "device with a number": "trainer.device=npu:0",
     "rollout by the name of the plugin": f"{ROLLOUT}name=vllm_ascend",
     "mode by another word": f"{ROLLOUT}mode=asynchronous",
     "yes for true": "algorithm.use_kl_in_reward=yes",

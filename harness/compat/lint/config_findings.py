@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.compat.lint.hydra_compose import (
     Composition,
@@ -27,6 +28,10 @@ from harness.compat.lint.typo_findings import typo_findings
 
 PROGRAM_MISSING = "NO-PROGRAM"
 TYPE_RULE = "CONFIG-TYPE"
+#: Settings that verl passes where only whole numbers can be, such as the batch size of a data loader.
+_COUNT = re.compile(
+    r".*\b(?:\w*batch_size(?:_per_gpu)?|max_\w+_length|nnodes|n_gpus_per_node|\w*epochs|\w+_parallel_size)"
+)
 TRUTH_VALUES = ("True", "False")
 
 
@@ -49,6 +54,10 @@ def config_findings(
     """Findings about the configuration; an undecided rule if nothing could be composed."""
     if configuration is not None and configuration.lacks(job.entry):
         yield _missing_program(job, configuration, versions)
+        return
+    missing = configuration.missing_name(job.entry, job.options) if configuration is not None else None
+    if configuration is not None and missing is not None:
+        yield _missing_name(job, configuration, *missing)
         return
     if configuration is None or composed is None:
         entry = job.entry or "the program that the job starts"
@@ -124,6 +133,23 @@ def _missing_program(
     )
 
 
+def _missing_name(
+    job: JobSettings, configuration: VerlConfiguration, folder: str, name: str, others: Sequence[str]
+) -> LintFinding:
+    near = difflib.get_close_matches(name, others, n=2, cutoff=0.6)
+    return _finding(
+        job,
+        None,
+        rule=PROGRAM_MISSING,
+        message=f"{folder} has no configuration {name}",
+        why=f"Hydra stops with: Cannot find primary config '{name}'",
+        fix=f"did you mean --config-name={' or '.join(near)}?"
+        if near
+        else f"name one of {', '.join(others[:8])}",
+        source=f"the files of {configuration.label}",
+    )
+
+
 def _elsewhere(keys: tuple[str, ...]) -> str:
     """What cannot be compared: keys that a configuration of another package may have."""
     shown = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
@@ -145,7 +171,9 @@ def _type_findings(
         default, value = plain.value(key), composition.value(key)
         if default is None:
             default = configuration.example(composition, key)
-        if not isinstance(default, (bool, int, float)) or not isinstance(value, (str, list, dict)):
+        if isinstance(value, float) and not isinstance(default, (str, float)) and _COUNT.fullmatch(key):
+            default = 1
+        elif not isinstance(default, (bool, int, float)) or not isinstance(value, (str, list, dict)):
             continue
         if isinstance(value, str) and _is_text_taken(value, key, configuration, program, composition):
             continue

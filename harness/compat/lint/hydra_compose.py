@@ -180,6 +180,23 @@ class VerlConfiguration:
             return None
         return Program(module=module, folder=folder, name=name)
 
+    def missing_name(self, entry: str, options: Mapping[str, str]) -> tuple[str, str, Sequence[str]] | None:
+        """A configuration that a program of verl has not in its own folder: folder, name, and those it has.
+
+        None if the program finds its configuration, or looks for it in another folder.
+        """
+        module = self._module_file(entry)
+        found = self._decorator(module) if module and module.startswith("verl/") else None
+        name = (options.get("--config-name") or options.get("-cn") or "").removesuffix(".yaml")
+        if module is None or found is None or any(options.get(one) for one in FOLDER_OPTIONS):
+            return None
+        folder = posixpath.normpath(posixpath.join(posixpath.dirname(module), found[0]))
+        is_plain = bool(re.fullmatch(r"[\w/.-]+", name)) and not _SEARCH_PATH.fullmatch(found[0])
+        if not is_plain or f"{folder}/{name}.yaml" in self._paths:
+            return None
+        inside = [posixpath.split(path) for path in sorted(self._paths) if path.endswith(".yaml")]
+        return folder, name, [other.removesuffix(".yaml") for parent, other in inside if parent == folder]
+
     def compose(self, program: Program, overrides: Sequence[ScriptValue]) -> Composition:
         """Compose a program's configuration with the overrides that Hydra takes."""
         from harness.compat.lint.hydra_loader import NotComposedError

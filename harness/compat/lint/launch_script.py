@@ -38,6 +38,7 @@ MISSPELT_LETTERS = 5
 MAX_MISSPELT = 10
 #: A command whose first word is an override: the line before it does not go on.
 CUT_OFF = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.[\w@/-]+)+=.*|\+{1,2}[A-Za-z_][\w.@/-]*=.*", re.DOTALL)
+_REFERENCE = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*)(?![\w.:])\}?")
 WINDOWS_LINE_ENDS = (
     "the lines end as on Windows, and bash takes the carriage returns as a part of the words: convert them, "
     "for example with `dos2unix`"
@@ -245,8 +246,19 @@ def _read_launch(
         cut_off=cut_off,
         unknown_options=unknown_options(rest),
     )
-    notes += _unread_notes(unread) if job.is_verl else ()
+    if job.is_verl:
+        notes += [*_unread_notes(unread), *_quoted_variables(job, evaluator)]
     return job
+
+
+def _quoted_variables(job: JobSettings, evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Variables of the script that single quotes keep from being expanded."""
+    for key, value in job.overrides.items():
+        found = None if value.unknown else _REFERENCE.search(value.text)
+        if found is not None and found["name"] in evaluator.assigned_names:
+            text = f"{key} gets the text {found[0]}, and not the value of this variable"
+            text += ": bash expands nothing in single quotes"
+            yield ScriptNote(line=value.where.line, text=text, unread=True)
 
 
 def _unread_notes(words: Sequence[ScriptValue]) -> Iterator[ScriptNote]:

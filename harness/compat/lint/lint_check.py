@@ -86,6 +86,8 @@ class JobFacts:
         if name.startswith("model."):
             fact = getattr(self._model, name[6:], None)
             return UNKNOWN if fact is None else fact
+        if name == "visible_cards":
+            return _visible_cards(self._job.env.get("ASCEND_RT_VISIBLE_DEVICES"))
         if name in ("cards", "nodes"):
             return getattr(self._job, name) or UNKNOWN
         if name in ("config", "device", "entry"):
@@ -171,6 +173,14 @@ def lint_job(
         elif "FILTER-GROUPS" not in reported or "filter_groups" not in item.message:
             findings.append(item)
     return LintResult(findings=_sorted_findings(_told_once(findings)), undecided=tuple(undecided))
+
+
+def _visible_cards(setting: ScriptValue | None) -> Any:
+    """The number of cards in a list such as `0,1,4`; UNSET if all are visible."""
+    if setting is None:
+        return UNSET
+    cards = setting.text.strip("'\"").split(",")
+    return UNKNOWN if setting.unknown or not all(card.strip().isdigit() for card in cards) else len(cards)
 
 
 def _told_once(findings: Sequence[LintFinding]) -> list[LintFinding]:

@@ -34,7 +34,7 @@ VERSION_NAMES = {
     "vllm": Scheme.PEP440,
     "vllm_ascend": Scheme.PEP440,
 }
-JOB_NAMES = ("cards", "config", "device", "entry", "nodes")
+JOB_NAMES = ("cards", "config", "device", "entry", "nodes", "visible_cards")
 PREFIXES = ("env.", "fact.", "model.")
 
 

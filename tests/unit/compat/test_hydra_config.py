@@ -488,3 +488,24 @@ def test_a_configuration_that_searches_files_of_others_is_not_known(tmp_path):
     result = lint_file(script, {"verl": "0.9.0"}, own_verl())
     assert not [one for one in result.findings if one.severity == "error"]
     assert "other/trainer/config" in result.unchecked[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "rules"),
+    [
+        (
+            "--config-name=ppo_trianer trainer.nnodes=1",
+            {"NO-PROGRAM": "did you mean --config-name=ppo_trainer or sft_trainer?"},
+        ),
+        ("--config-name=$NAME trainer.nnodes=1", {}),
+        ("--config-name=other --config-path=/elsewhere trainer.nnodes=1", {}),
+        ("data.train_batch_size=1e3", {"CONFIG-TYPE": "give a number, for example data.train_batch_size=1"}),
+        ("data.train_batch_size=16 trainer.nnodes=1", {}),
+    ],
+)
+def test_a_configuration_that_does_not_exist_and_a_count_that_is_no_whole_number(
+    configuration: VerlConfiguration, words: str, rules: Mapping[str, str]
+):
+    script = parse_script(f"python3 -m verl.trainer.main_ppo {words}\n")
+    found = lint_script(script, {"verl": "0.9.0"}, configuration).findings
+    assert {one.rule: one.fix for one in found if one.severity == "error"} == rules

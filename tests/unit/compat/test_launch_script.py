@@ -467,3 +467,8 @@ def test_an_array_that_is_set_nowhere_is_told():
     assert [(note.line, note.unread, "`ACTOR` meant" in note.text) for note in misspelt] == [(3, True, True)]
     absent = parse_script(text.replace('"${ACTOR[@]}"', '"${ROLLOUT[@]}" ${EXTRA[@]+"${EXTRA[@]}"}')).notes
     assert [note.unread for note in absent if "ROLLOUT" in note.text] == [False]
+
+
+def test_a_variable_in_single_quotes_is_told():
+    text = "N=2\npython3 -m verl.trainer.main_ppo 'trainer.nnodes=$N' 'a.b=${trainer.nnodes}' 'c.d=$X'\n"
+    assert [(note.unread, "$N" in note.text) for note in parse_script(text).notes] == [(True, True)]

@@ -217,6 +217,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={A + "ulysses_sequence_parallel_size": 3}),
         change(o={A + "ulysses_sequence_parallel_size": 4}),
     ),
+    "RANGE-EPOCHS": (change(o={A + "ppo_epochs": 0}), change(o={A + "ppo_epochs": 1})),
+    "RANGE-LR": (change(o={A + "optim.lr": -1e-6}), change(o={A + "optim.lr": 1e-6})),
+    "GREEDY-TRAIN": (change(o={R + "temperature": 0}), change(o={R + "temperature": 1.0})),
+    "RANGE-SEQS": (
+        change(o={R + "name": "vllm", R + "max_num_seqs": 0}),
+        change(o={R + "max_num_seqs": 256}),
+    ),
+    "VISIBLE-CARDS": (
+        change(e={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}),
+        change(e={"ASCEND_RT_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}),
+    ),
     "GPUS-MISMATCH": (change(e={"GPUS_PER_NODE": "16"}), change(o={"trainer.n_gpus_per_node": 16})),
     "TESTFREQ": (
         change(o={"data.train_files": "/d/t.parquet", "data.val_files": "/d/t.parquet"}),

@@ -29,6 +29,7 @@ _REPLACED = (
     "verl/single_controller/ray/base.py",
     "verl/workers/rollout/utils.py",
     "verl/utils/device.py",
+    "verl/utils/import_utils.py",
 )
 
 
@@ -94,6 +95,10 @@ def replaced_function(called: Function | Class, run: ProgramWalk) -> Replacement
         f"{_RAY_BASE}RayWorkerGroup": lambda given, named: _group(given, named, run),
         "verl.workers.rollout.utils.run_unvicorn": lambda _given, _named: UNKNOWN,
         "verl.workers.rollout.utils.run_uvicorn": lambda _given, _named: UNKNOWN,
+        # It warns, and sets a class's `__init__` to a wrapper of it.
+        "verl.utils.import_utils.deprecated": lambda _given, _named: Native(
+            name="deprecated", compute=lambda given, _named: given[0] if given else UNKNOWN
+        ),
         "verl.utils.device.get_device_name": lambda _given, _named: run.surroundings.device,
     }
     return replacements.get(dotted)
