@@ -1,17 +1,20 @@
-"""Makes the pictures of the README from a report: `python docs/images/make.py reports`.
+"""Makes the pictures of the documentation from a report: `python docs/images/make.py reports`.
 
-Needs Debian's chromium, and a Chinese font (fonts-wqy-microhei). Writes report.png, report-zh.png,
-report-dark.png, report-phone.png, numerics.png, convergence.png, and cell.png (one cell, if named).
+Needs Debian's chromium and chromium-driver, a Chinese font (fonts-noto-cjk), and selenium. Writes report.png,
+report-zh.png, report-dark.png, report-phone.png, report-phone-zh.png, numerics.png, convergence.png, and
+cell.png (one cell, if named).
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import shutil
-import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 FLAGS = (
@@ -21,29 +24,39 @@ FLAGS = (
     "--no-first-run",
     "--disable-sync",
     "--hide-scrollbars",
-    # Tiles that are not painted yet are missing in the picture.
-    "--virtual-time-budget=5000",
-    "--run-all-compositor-stages-before-draw",
 )
+#: The width of many phones, which is less than the least width of a window.
+PHONE = (390, 1000)
+#: Until the texts are there in Chinese, and the rows in sight are drawn.
+SETTLED = "setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(arguments[0])), 1500)"
 
 
-def picture(chromium: str, page: str, target: Path, width: int, height: int) -> None:
+@contextmanager
+def browser(chromium: str, chromedriver: str) -> Iterator[Any]:
+    """Headless Chromium."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in FLAGS:
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def picture(driver: Any, page: str, target: Path, width: int, height: int) -> None:
     """Take one picture; one pixel for each CSS pixel keeps it small."""
-    with tempfile.TemporaryDirectory() as profile:
-        subprocess.run(
-            [
-                chromium,
-                *FLAGS,
-                f"--user-data-dir={profile}",
-                f"--window-size={width},{height}",
-                "--virtual-time-budget=2000",
-                f"--screenshot={target}",
-                page,
-            ],
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.get("about:blank")
+    driver.get(page)
+    driver.execute_async_script(SETTLED)
+    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+    target.write_bytes(base64.b64decode(shot["data"]))
 
 
 def main() -> int:
@@ -56,27 +69,28 @@ def main() -> int:
     parser.add_argument("--size", default="1350x1050", help="of the picture, in CSS pixels")
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        print("chromium is not installed (Debian: apt-get install chromium)", file=sys.stderr)
+    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        print("chromium is not installed (Debian: apt-get install chromium chromium-driver)", file=sys.stderr)
         return 2
     width, height = (int(part) for part in options.size.split("x"))
-    folder = options.reports.resolve()
-    phone = (500, 1000)
-    pictures = (
-        ("report", "index.html#theme=light", (width, height)),
-        ("report-zh", "index.html#theme=light&lang=zh", (width, height)),
-        ("report-dark", "index.html#theme=dark", (width, height)),
-        ("report-phone", "index.html#theme=light", phone),
-        ("numerics", "numerics.html#theme=light", (width, height)),
-        ("convergence", "convergence.html#theme=light", (width, height)),
-    )
-    for name, page, (wide, high) in pictures:
-        address, _, state = page.partition("#")
-        picture(chromium, f"{(folder / address).as_uri()}#{state}", options.out / f"{name}.png", wide, high)
+    laptop = (width, height)
+    pictures = [
+        ("report", "index.html#theme=light&lang=en", laptop),
+        ("report-zh", "index.html#theme=light&lang=zh", laptop),
+        ("report-dark", "index.html#theme=dark&lang=en", laptop),
+        ("report-phone", "index.html#theme=light&lang=en", PHONE),
+        ("report-phone-zh", "index.html#theme=light&lang=zh", PHONE),
+        ("numerics", "numerics.html#theme=light&lang=en", laptop),
+        ("convergence", "convergence.html#theme=light&lang=en", laptop),
+    ]
     if options.cell:
-        page = (folder / "cells" / f"{options.cell}.html").as_uri()
-        picture(chromium, f"{page}#theme=light", options.out / "cell.png", width, height)
+        pictures.append(("cell", f"cells/{options.cell}.html#theme=light&lang=en", laptop))
+    with browser(chromium, chromedriver) as driver:
+        for name, page, (wide, high) in pictures:
+            address, _, state = page.partition("#")
+            where = (options.reports.resolve() / address).as_uri()
+            picture(driver, f"{where}#{state}", options.out / f"{name}.png", wide, high)
     return 0
 
 
