@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -204,13 +204,20 @@ def report_json(model: ReportModel, by_row: Iterable[bytes] | None = None) -> by
 
     by_row: the line of each cell (`cell_line`) if they were made before.
     """
+    return b"".join(report_parts(model, by_row))
+
+
+def report_parts(model: ReportModel, by_row: Iterable[bytes] | None = None) -> Iterator[bytes]:
+    """The parts of `report_json`: those of a large matrix are a hundred megabytes, which are not joined."""
     # One line per cell can be read with line tools; the fast encoder of the standard library does not indent.
-    cells = list(by_row if by_row is not None else (cell_line(model, row) for row in model.rows)) or [b""]
-    head = json_line(_report(model)).removesuffix(b"]}")
-    # Joined only once: the lines of a large matrix are a hundred megabytes.
-    cells[0] = head + b"\n" + cells[0]
-    cells[-1] += b"\n]}\n"
-    return b",\n".join(cells)
+    cells = by_row if by_row is not None else (cell_line(model, row) for row in model.rows)
+    yield json_line(_report(model)).removesuffix(b"]}")
+    separator = b"\n"
+    for cell in cells:
+        yield separator
+        yield cell
+        separator = b",\n"
+    yield b"\n]}\n"
 
 
 def run_of_report(text: bytes) -> str:

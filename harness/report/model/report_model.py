@@ -268,7 +268,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
     by_cell: dict[str, dict[str, ReportResult]] = defaultdict(dict)
     for result in inputs.results:
         cell_id = result.entry.cell_id
-        if cell_id in cell_ids and (changed is None or cell_id in changed):
+        if (changed is None or cell_id in changed) and cell_id in cell_ids:
             by_cell[cell_id][result.entry.check] = result
     published: dict[str, list[PublishedStatement]] = defaultdict(list)
     for fact in inputs.published:
@@ -295,7 +295,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         inputs=inputs,
         tiers=tiers,
         rows=rows,
-        axes=_principal_axes(inputs.cells),
+        axes=before.axes if before and before.inputs.cells == inputs.cells else _principal_axes(inputs.cells),
         kinds=kinds,
         counts={mark: counts[mark] for mark in Mark},
         by_evidence=by_evidence,

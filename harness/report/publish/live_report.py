@@ -23,6 +23,7 @@ from harness.report.publish.publish import (
     real_folder,
     render_report,
     shared_files,
+    write_parts,
 )
 
 
@@ -102,7 +103,7 @@ class LiveReport:
         for name, content in shared_files(model, self._texts).items():
             path = folder / name
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
+            write_parts(path, content)
             names.append(name)
         return list(dict.fromkeys(names))
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from harness.builds.ownership.temporary_folders import remove_orphaned_folders
@@ -15,7 +15,7 @@ from harness.gc_pause import gc_paused
 from harness.report.formats.badge import write_badges
 from harness.report.formats.csv_export import results_csv
 from harness.report.formats.feed import atom
-from harness.report.formats.json_export import SCHEMA_NAME, report_json
+from harness.report.formats.json_export import SCHEMA_NAME, report_parts
 from harness.report.formats.markdown import summary, table
 from harness.report.formats.open_metrics import open_metrics
 from harness.report.formats.weekly_summary import weekly_summary
@@ -30,6 +30,7 @@ MARKER = "report.json"
 SHEET = "results.csv"
 # The schema is at the beginning of the file, which can be large.
 HEAD_BYTES = 200
+BUFFER = 1_048_576
 
 
 def render_all(
@@ -116,29 +117,35 @@ def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) 
         render_overviews(model, folder)
         write_badges(model, folder)
         rows = background.result().texts
-    texts = {name: as_bytes(text) if isinstance(text, str) else text for name, text in extra.items()}
+    texts = {name: [as_bytes(text) if isinstance(text, str) else text] for name, text in extra.items()}
     for name, content in {**shared_files(model, rows), **texts}.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
             raise InputError(f"{name!r} is not a name inside the report's folder")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_parts(path, content)
     return rows
 
 
-def shared_files(model: ReportModel, rows: Sequence[RowTexts]) -> dict[str, bytes]:
-    """The files that contain all cells, by name."""
+def shared_files(model: ReportModel, rows: Sequence[RowTexts]) -> dict[str, Iterable[bytes]]:
+    """The parts of the files that contain all cells, by the name of the file."""
     return {
-        MARKER: report_json(model, (row.line for row in rows)),
-        "summary.md": as_bytes(summary(model)),
-        "weekly.md": as_bytes(weekly_summary(model)),
-        "metrics.txt": as_bytes(open_metrics(model)),
-        "table.md": as_bytes(table(model) + "\n"),
-        SHEET: results_csv(model, (row.sheet for row in rows)),
-        "changes.atom": as_bytes(atom(model, (row.events for row in rows))),
-        "data/grid.js": as_bytes(grid_script(model, (row.grid for row in rows))),
-        "data/runs.js": as_bytes(runs_script(model, (row.past for row in rows))),
+        MARKER: report_parts(model, (row.line for row in rows)),
+        "summary.md": [as_bytes(summary(model))],
+        "weekly.md": [as_bytes(weekly_summary(model))],
+        "metrics.txt": [as_bytes(open_metrics(model))],
+        "table.md": [as_bytes(table(model) + "\n")],
+        SHEET: [results_csv(model, (row.sheet for row in rows))],
+        "changes.atom": [as_bytes(atom(model, (row.events for row in rows)))],
+        "data/grid.js": [as_bytes(grid_script(model, (row.grid for row in rows)))],
+        "data/runs.js": [as_bytes(runs_script(model, (row.past for row in rows)))],
     }
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    """Write the parts of a file one after the other."""
+    with path.open("wb", buffering=BUFFER) as stream:
+        stream.writelines(parts)
 
 
 def _old(folder: Path) -> Path:
