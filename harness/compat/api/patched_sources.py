@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from unidiff import PatchedFile, PatchSet
 from unidiff.errors import UnidiffParseError
+from unidiff.patch import Line
 
 
 def apply_patches(
@@ -79,11 +80,11 @@ def _moved_from(file: PatchedFile) -> tuple[str, bool]:
 
 
 def _patched(file: PatchedFile, text: str) -> str | None:
-    lines = text.splitlines(keepends=True)
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     result: list[str] = []
     position = offset = 0
     for hunk in file:
-        before = [line.value for line in hunk if not line.is_added]
+        before = [_content(line) for line in hunk if line.is_context or line.is_removed]
         # Of a hunk that only adds lines, the header names the line before them.
         expected = max(0, hunk.source_start - 1) if hunk.source_length else hunk.source_start
         start = _hunk_start(lines, before, expected + offset, position)
@@ -91,9 +92,13 @@ def _patched(file: PatchedFile, text: str) -> str | None:
             return None
         offset = start - expected
         result += lines[position:start]
-        result += [line.value for line in hunk if not line.is_removed]
+        result += [_content(line) for line in hunk if line.is_context or line.is_added]
         position = start + len(before)
-    return "".join([*result, *lines[position:]])
+    return "".join(f"{line}\n" for line in [*result, *lines[position:]])
+
+
+def _content(line: Line) -> str:
+    return str(line.value).rstrip("\r\n")
 
 
 def _hunk_start(lines: list[str], before: list[str], expected: int, position: int) -> int | None:

@@ -270,3 +270,12 @@ def test_of_several_places_a_hunk_is_applied_at_the_nearest_one() -> None:
     texts, _changed, misfits = apply_patches([("a", patch)], text.get)
     assert not misfits
     assert texts["lib/a.py"] == "a\nx\nb\na\nx\nb\na\ny\nb\n"
+
+
+def test_a_file_without_a_newline_at_its_end_is_read_as_git_reads_it() -> None:
+    marker = "\\ No newline at end of file\n"
+    new = f"--- /dev/null\n+++ b/lib/new.py\n@@ -0,0 +1,2 @@\n+import lib\n+x = 1\n{marker}"
+    old = f"--- a/lib/old.py\n+++ b/lib/old.py\n@@ -1,2 +1,2 @@\n a = 1\n-b = 1\n{marker}+b = 2\n"
+    texts, _added, misfits = apply_patches([("a", new), ("b", old)], {"lib/old.py": "a = 1\r\nb = 1"}.get)
+    assert not misfits
+    assert texts == {"lib/new.py": "import lib\nx = 1\n", "lib/old.py": "a = 1\nb = 2\n"}
