@@ -32,6 +32,8 @@ _PYTHON = "3.11"
 _PATCHES_HERE = 3
 #: The profile on the simulated device that a fork of verl gets.
 SIMULATED = "simulated"
+#: The suites of the upstreams take minutes to hours: longer than a first report or a gate may.
+_UPSTREAM_TESTS = "upstream-tests"
 #: More stacks than this are no first matrix; the user adds the others.
 _MOST_STACKS = 8
 #: More folders of scripts than this are linted in one step.
@@ -109,6 +111,7 @@ def matrix_text(survey: RepositorySurvey, shipped: Matrix) -> str:
         f"    title: {_quoted(f'stacks of {survey.root.name}')}",
         "    select:",
         f"      - {{stacks: [{', '.join(selected)}]}}",
+        *_without(shipped, _UPSTREAM_TESTS),
         *_simulated_profile(survey, shipped),
     ]
     return "\n".join(lines) + "\n"
@@ -130,7 +133,12 @@ def _simulated_profile(survey: RepositorySurvey, shipped: Matrix) -> Iterator[st
     fixed = ", ".join(f"{axis}: {_quoted(value)}" for axis, value in shown.fixed.items())
     yield f"        with: {{{fixed}}}"
     yield f"        recipe: {shown.recipe}"
-    without = shipped.profiles["default"].without
+    yield from _without(shipped, "")
+
+
+def _without(shipped: Matrix, start: str) -> Iterator[str]:
+    """The checks that the shipped default profile leaves out, too, if their names start like this."""
+    without = [one for one in shipped.profiles["default"].without if one.check.startswith(start)]
     if without:
         yield "    without:"
         yield from (f"      {one.check}: {_quoted(one.reason)}" for one in without)
