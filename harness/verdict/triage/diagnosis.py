@@ -367,8 +367,13 @@ def _continuation(failure: LoggedFailure) -> int:
 
 def _derived(finding: Finding, failure: LoggedFailure | None, finder: CauseFinder) -> Finding:
     """The finding with a derived cause, if there is one that tells more than its signature."""
-    text, frames = (failure.text, failure.frames) if failure else (finding.text, ())
-    found = derive(finder, text, frames, finding.signature) if not finding.mild else None
+    if finding.mild:
+        return finding
+    frames = failure.frames if failure else ()
+    # The line that a signature matched may say more than the exception in whose message it is.
+    texts = (failure.text, finding.text) if failure else (finding.text,)
+    causes = (derive(finder, text, frames, finding.signature) for text in texts)
+    found = next((one for one in causes if one), None)
     return replace(finding, signature=found[0], derived=found[1]) if found else finding
 
 

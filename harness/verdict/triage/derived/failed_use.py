@@ -123,7 +123,7 @@ FORMS = (
     _form(
         Expected.NAME,
         rf"[Cc]annot import name {Q}(?P<names>\w+){Q} from (?:partially initialized module )?"
-        rf"{Q}(?P<owner>{DOTTED}){Q}"
+        rf"{Q}?(?P<owner>{DOTTED}){Q}?"
         r"(?: \((?:most likely due to a circular import\) \()?(?P<file>[^()]{1,500})\))?",
     ),
     _form(Expected.MODULE, rf"No module named {Q}?(?P<owner>{DOTTED}){Q}?"),

@@ -131,7 +131,7 @@ class SurfaceCauses:
         read = [one for one, state in history.releases if state is not InRelease.NOT_READ]
         lacking = all(state is not InRelease.UNKNOWN for _version, state in history.releases)
         is_call = use.expected in CALLS and question.is_sole and (lacking or _is_missing_in(installed))
-        if not question.is_import and not is_call:
+        if not is_call and not (question.is_import and lacking):
             return None
         who = question.caller or "the code that expects it"
         here = f"; {package} {installed.version} is installed" if installed.version else ""

@@ -185,6 +185,9 @@ def _defined(
         question = SurfaceQuestion(history=history, has=has, caller=caller, is_sole=is_sole)
         if use.expected is Expected.ATTRIBUTE:
             question = _by_words(pack, question, use.names[0])
+            # Objects may get it at run time, in any release in which the class does not tell.
+            is_weak = any(state is InRelease.UNKNOWN for _version, state in question.history.releases)
+            question = replace(question, is_weak=is_weak)
         yield question
         for base in bases if history.in_release(installed) is not InRelease.FOUND else ():
             yield from _of_base(pack, use, package, base)
