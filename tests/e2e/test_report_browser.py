@@ -746,11 +746,14 @@ def violations(browser: Browser) -> list[str]:
 
 
 @pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("page", PAGES)
-def test_accessibility(browser: Browser, page: str, *, dark: bool) -> None:
+def test_accessibility(browser: Browser, page: str, language: str, *, dark: bool) -> None:
+    browser.js("localStorage.setItem('npu-matrix-language', arguments[0])", language)
     for width in (1440, 360):
         browser.open(page, width=width, dark=dark)
         assert violations(browser) == []
+    browser.js("localStorage.clear()")
 
 
 @pytest.fixture(scope="module")
