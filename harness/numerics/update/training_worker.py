@@ -3,7 +3,7 @@ each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import SimpleNamespace
@@ -15,12 +15,14 @@ from harness.numerics.actor.verl_workers import ENGINE_WORKER, PADDING, EngineAc
 
 class EngineInWorker(EngineActor):
     """`TrainingWorker.infer_batch` and `train_mini_batch` on verl's engine, with batches as the trainer of
-    this release passes them. scheduler_steps: how often the learning rate was updated."""
+    this release passes them. scheduled: after how many optimizer steps the learning rate was updated, for
+    each update of it. steps_made: returns the number of optimizer steps."""
 
     def __init__(self, model: Any, optimizer: Any, case: Any, device: str) -> None:
         super().__init__(model, optimizer, case, device)
         self.nested = case.nested and passes_nested_tensors()
-        self.scheduler_steps = 0
+        self.scheduled: list[int] = []
+        self.steps_made: Callable[[], int] = lambda: 0
         self.engine.lr_scheduler = SimpleNamespace(step=self._scheduled, get_last_lr=lambda: [0.0])
         self.worker = _plain_worker(self)
 
@@ -110,7 +112,7 @@ class EngineInWorker(EngineActor):
         return import_module("tensordict").TensorDict(fields, batch_size=[len(mask)])
 
     def _scheduled(self) -> None:
-        self.scheduler_steps += 1
+        self.scheduled.append(self.steps_made())
 
 
 def passes_nested_tensors() -> bool:

@@ -150,7 +150,7 @@ class _Comparison:
             parameters = after
         if not self.reference.legacy:
             self._equal("nested", np.array(self.reference.nested))
-            self._equal("scheduler_steps", np.array(1))
+            self._equal("scheduler_steps", np.array([case.steps]))
         if self.record.count("parameter head") != case.steps:
             self._report(
                 "parameter",
@@ -252,6 +252,7 @@ class _Comparison:
     ) -> NDArray[np.float64] | None:
         """Compare one micro-batch; returns the recorded gradient by logits (rows, positions, vocabulary)."""
         at = (step, micro)
+        self._equal("training_mode", np.array(1), *at)
         layout = self._layout(*at, rows)
         if layout is None:
             return None

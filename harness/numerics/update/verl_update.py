@@ -154,13 +154,14 @@ class _Run:
                 targets["rollout_is_weights"] = weights
             self._watch(inner, model, optimizer)
             recorder.step, recorder.micro = 0, 0
+            worker.steps_made = lambda: recorder.step
             metrics = worker.update(dict(tokens), targets)
         for step, norm in enumerate(_grad_norms(metrics)):
             recorder.step, recorder.micro = step, BEFORE
             recorder.note("gradient_norm", np.float64(norm))
         recorder.step, recorder.micro = BEFORE, BEFORE
         if isinstance(worker, EngineInWorker):
-            recorder.note("scheduler_steps", np.int64(worker.scheduler_steps))
+            recorder.note("scheduler_steps", np.array(worker.scheduled, dtype=np.int64))
             recorder.note("nested", np.int64(worker.nested))
 
     def _tensor(self, array: Any) -> Any:
@@ -238,7 +239,7 @@ class _Run:
             actor = type(worker.actor)
             recorder.at(actor.compute_log_prob, "log_prob", "reference_log_prob", "entropy")
             recorder.at(actor._forward_micro_batch, "training_log_prob", "training_entropy", "model_input")  # noqa: SLF001 - verl's own name
-            recorder.at(actor.update_policy, "loss", "logits_gradient", "arguments")
+            recorder.at(actor.update_policy, "loss", "logits_gradient", "arguments", "training_mode")
             recorder.at(actor._optimizer_step, "gradient", "gradient_norm", "parameter")  # noqa: SLF001
             return
         recorder.at(type(worker.worker).train_mini_batch, "nested", "scheduler_steps")
@@ -247,6 +248,7 @@ class _Run:
         recorder.at(engine.prepare_model_outputs, "training_log_prob", "training_entropy")
         recorder.at(engine.prepare_model_inputs, "model_input")
         recorder.at(engine.forward_backward_batch, "backward")
+        recorder.at(engine.train_mode, "training_mode")
         losses: Any = modules[0]
         recorder.at(losses.ppo_loss, "loss", "logits_gradient", "arguments")
         recorder.at(engine.optimizer_step, "gradient", "gradient_norm", "parameter")
@@ -311,9 +313,10 @@ class _Run:
             recorder.micro += 1
             return found
 
-        def after_forward(_module: Any, _args: Any, kwargs: Any, output: Any) -> None:
+        def after_forward(module: Any, _args: Any, kwargs: Any, output: Any) -> None:
             if not output.logits.requires_grad:
                 return
+            recorder.note("training_mode", np.int64(module.training))
             recorder.note("input_ids", kwargs["input_ids"])
             recorder.note("position_ids", kwargs["position_ids"])
             if kwargs.get("attention_mask") is not None:

@@ -52,7 +52,8 @@ def grpo(build: CaseBuilder) -> Iterator[LossCase]:
     yield from build.policy("grpo-weighted", _tokens(0.2), weighted=True, modes=TWO_MODES)
     yield from build.policy("grpo-turns", _tokens(0.2), lengths="turns", modes=TWO_MODES)
     yield from build.policy("grpo-large", _tokens(0.05), shape=(64, 512), modes=TWO_MODES)
-    yield from build.policy("grpo-global", _tokens(0.1), settings=GLOBAL_BATCH)
+    modes = (*FOUR_MODES, "token-sum")
+    yield from build.policy("grpo-global", _tokens(0.1), modes=modes, settings=GLOBAL_BATCH)
     yield from build.policy("grpo-padding-not-finite", _tokens(0.1), padding="not-finite", modes=TWO_MODES)
 
 
