@@ -91,10 +91,10 @@ class TreeSurface(ApiSurface):
     def find(self, dotted: str, depth: int = 0) -> NameLookup:
         """Look up `package.module.Class.attribute`. What several uses look up is looked up once."""
         if depth:
-            return super().find(dotted, depth)
+            return self._find(dotted, depth)
         if dotted not in self._found:
             before, self._recorded = self._recorded, set()
-            found = super().find(dotted)
+            found = self._find(dotted, 0)
             readings, self._recorded = frozenset(self._recorded), before
             self._found[dotted] = found, readings
             for reading in readings:

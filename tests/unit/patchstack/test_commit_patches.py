@@ -89,7 +89,7 @@ def test_without_a_mirror_the_patches_are_not_known(tmp_path: Path, mirrors: Pat
     (facet,) = sources(tmp_path).facet("verl", cell)
     unread = SelectedPatch.from_facet(facet, tmp_path).unread
     assert unread is not None
-    assert "no mirror has commit" in unread.reason
+    assert "no local clone has the commit" in unread.reason
     measured = PatchesMeasured(
         selected=("plugin",), tree=TREE_UNAVAILABLE, applies=False, reason=f"{unread.reason}."
     )
