@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import enum
+import gc
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -231,6 +232,8 @@ class SurfacePack:
             self._parts.clear()
             self._releases.clear()
             self._shared = _Shared()
+            # Surfaces refer to each other, and the collector may be off.
+            gc.collect()
 
     def has(self, package: str) -> bool:
         """Whether the pack has any release of a package."""

@@ -176,7 +176,10 @@ def test_both_languages_say_the_same_things() -> None:
         assert shape(chinese) == shape(english), english.name
         # A picture of the page in Chinese has `-zh` in its name.
         links = [
-            [link.replace("-zh.png", ".png") for link in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8"))]
+            [
+                link.replace("-zh.png", ".png")
+                for link in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8"))
+            ]
             for page in (chinese, english)
         ]
         assert links[0] == links[1], english.name
