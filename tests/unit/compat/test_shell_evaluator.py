@@ -260,10 +260,17 @@ def test_env_removes_variables(options: str, left: set[str]) -> None:
     assert set(evaluator.commands[0].environment) == left
 
 
-def test_a_sourced_file_that_is_not_there_leaves_the_script_incomplete(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "unread"),
+    # Files that activate an environment start no job and set nothing of it: they are only told.
+    [("/opt/settings.sh", True), ("/opt/set_env.sh", False), ("$HOME/venv/bin/activate", False)],
+)
+def test_a_sourced_file_that_is_not_there_leaves_the_script_incomplete(
+    file: str, unread: bool, tmp_path: Path
+) -> None:
     evaluator = Evaluator("run.sh", tmp_path)
-    evaluator.read("source /opt/set_env.sh\npython x")
-    assert [(note.line, note.unread) for note in evaluator.notes] == [(1, True)]
+    evaluator.read(f"source {file}\npython x")
+    assert [(note.line, note.unread) for note in evaluator.notes] == [(1, unread)]
 
 
 @pytest.mark.parametrize(
