@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from harness.builds.ownership.temporary_folders import temporary_folder
+from harness.run.executors.ray_executor import stage_checkout
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -36,6 +37,24 @@ def patient(look: Callable[..., Any]) -> Callable[..., Any]:
         return look(*arguments)
 
     return keep_looking
+
+
+def unpack_on_each_node(address: str, folder: Path) -> None:
+    """Let one node after another unpack the program.
+
+    These nodes share a folder, as no two hosts do. One of them started workers while another was still
+    unpacking, and these did not find all modules.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    staged = stage_checkout(ROOT, folder)
+    ray.init(address, runtime_env={"working_dir": str(staged)}, log_to_driver=False, logging_level="ERROR")
+    task = ray.remote(num_cpus=0)(lambda: None)
+    for node in ray.nodes():
+        on = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+        ray.get(task.options(scheduling_strategy=on).remote())
+    ray.shutdown()
 
 
 @pytest.fixture(scope="session")
@@ -64,5 +83,6 @@ def cluster() -> Iterator[Any]:
         made = PatientCluster(initialize_head=True, head_node_args=head)
         for _ in range(3):
             made.add_node(num_cpus=2, resources=CARDS)
+        unpack_on_each_node(made.address, folder / "staged")
         yield made
         made.shutdown()
