@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.completion import complete_cells, complete_checks
+from harness.cli.selection_options import check_option, only_option
 from harness.errors import InputError, Location
 from harness.settings import MATRIX_FILE, Settings
 
@@ -23,20 +23,8 @@ from harness.settings import MATRIX_FILE, Settings
     show_default=True,
     help="Where the ledger, the environments and the report are written.",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="GLOB",
-    shell_complete=complete_cells,
-    help="Cells to run. Default: the profile.",
-)
-@click.option(
-    "--check",
-    "checks",
-    multiple=True,
-    shell_complete=complete_checks,
-    help="Checks to run. Default: all of the profile.",
-)
+@only_option("Cells to run. Default: the profile.")
+@check_option("Checks to run. Default: all of the profile.")
 @click.pass_context
 def command(ctx: click.Context, /, folder: Path, only: tuple[str, ...], checks: tuple[str, ...]) -> int:
     """Run the default profile of the shipped matrix, and write the report to FOLDER/reports.

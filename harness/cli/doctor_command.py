@@ -15,7 +15,7 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.devices.host.host_findings import HostFinding
-    from harness.devices.host.inventory import HostReport
+    from harness.devices.host.host_inspection import HostReport
 
 
 @click.command(
@@ -72,7 +72,7 @@ def examine_this_host(settings: Settings, host: HostReport | None = None) -> tup
     from harness.devices.cards.card_leases import CardLeases
     from harness.devices.host.card_network import inspect_card_network
     from harness.devices.host.host_findings import examine_host
-    from harness.devices.host.inventory import HostView
+    from harness.devices.host.host_inspection import HostView
     from harness.workspace.execution.host_readiness import disk_requirements
     from harness.workspace.planning.open_plan import inspect_this_host
 

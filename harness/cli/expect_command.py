@@ -148,7 +148,7 @@ def tests(
     import datetime as dt
 
     from harness.verdict.expectations import unified_difference
-    from harness.verdict.known_failures import KnownFailuresDetails
+    from harness.verdict.suite_known_failures import KnownFailuresDetails
     from harness.workspace.open_ledger import open_ledger
     from harness.workspace.results.stored_run import open_run
     from harness.workspace.results.suite_results import plan_known_failures, suites_of_run, write_edits

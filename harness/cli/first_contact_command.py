@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.completion import complete_cells
+from harness.cli.selection_options import only_option
 from harness.cli.stated_exit import StatedExit
 from harness.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_UNEXPECTED, InputError
 from harness.settings import Settings
@@ -37,12 +37,8 @@ EXIT_TEXTS = {
     "  npu-matrix --runner a2-host first-contact --sign ~/.ssh/npu-matrix --out a2-host.tar.gz\n\n"
     "\b\nExit codes:\n" + "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_TEXTS.items()),
 )
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="GLOB",
-    shell_complete=complete_cells,
-    help="Cells to choose from. Default: all cells on NPUs; the newest that this host can run is measured.",
+@only_option(
+    "Cells to choose from. Default: all cells on NPUs; the newest that this host can run is measured."
 )
 @click.option(
     "--out",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.completion import complete_cells, complete_checks
+from harness.cli.selection_options import check_option, only_option
 from harness.errors import (
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
@@ -43,20 +43,8 @@ if TYPE_CHECKING:
     required=True,
     help="What to compare with: a git revision, a run of this ledger, or another ledger (file or folder).",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="GLOB",
-    shell_complete=complete_cells,
-    help="Cells or stacks to judge; a,b or repeated. Default: the profile.",
-)
-@click.option(
-    "--check",
-    "checks",
-    multiple=True,
-    shell_complete=complete_checks,
-    help="Checks to judge, with the checks they depend on.",
-)
+@only_option("Cells or stacks to judge; a,b or repeated. Default: the profile.")
+@check_option("Checks to judge, with the checks they depend on.")
 @click.option(
     "--merge",
     "shards",

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from harness.cli.completion import complete_cells, complete_checks
+from harness.cli.container_options import ascend_runtime_option, npu_resource_option
+from harness.cli.selection_options import check_option, only_option
 from harness.errors import InputError, Location
 from harness.settings import Settings
 
@@ -23,20 +24,8 @@ FORMATS = ("kubernetes", "slurm", "compose", "runners")
     "  npu-matrix --profile full jobs runners --repository https://github.com/us/patches > values.yaml",
 )
 @click.argument("shape", metavar="{kubernetes|slurm|compose|runners}", type=click.Choice(FORMATS))
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="GLOB",
-    shell_complete=complete_cells,
-    help="Cells or stacks to run; a,b or repeated. Default: the profile.",
-)
-@click.option(
-    "--check",
-    "checks",
-    multiple=True,
-    shell_complete=complete_checks,
-    help="Checks to run, and what they need; a,b or repeated. Default: the profile.",
-)
+@only_option("Cells or stacks to run; a,b or repeated. Default: the profile.")
+@check_option("Checks to run, and what they need; a,b or repeated. Default: the profile.")
 @click.option(
     "--jobs",
     type=click.IntRange(1, 256),
@@ -48,16 +37,8 @@ FORMATS = ("kubernetes", "slurm", "compose", "runners")
     "--cards", type=click.IntRange(1, 64), default=8, show_default=True, help="NPUs that each job gets."
 )
 @click.option("--image", default="", help="Image of the jobs. Default: the CANN image for the cells.")
-@click.option(
-    "--ascend-runtime",
-    is_flag=True,
-    help="The hosts have Ascend Docker Runtime, which adds devices and driver to containers.",
-)
-@click.option(
-    "--npu-resource",
-    default="",
-    help="Name of the NPUs in Kubernetes. Default: that of Ascend's device plugin.",
-)
+@ascend_runtime_option
+@npu_resource_option
 @click.option(
     "--claim",
     default="npu-matrix",

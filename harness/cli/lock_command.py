@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.completion import complete_cells
+from harness.cli.container_options import ascend_runtime_option, npu_resource_option
 from harness.cli.fetch_option import fetch_option, with_fetch
 from harness.errors import InfrastructureError, Location
 from harness.settings import Settings
@@ -62,17 +63,8 @@ FORMATS = (
     default="",
     help="Name of the image that compose, bake and kubernetes use. Default: npu-matrix/CELL:latest.",
 )
-@click.option(
-    "--ascend-runtime",
-    is_flag=True,
-    help="The hosts have Ascend Docker Runtime, which adds devices and driver to containers.",
-)
-@click.option(
-    "--npu-resource",
-    default="",
-    help="Name of the NPUs in Kubernetes. Default: that of Ascend's device plugin, for example "
-    "huawei.com/Ascend910; other device plugins use other names.",
-)
+@ascend_runtime_option
+@npu_resource_option
 @click.option(
     "--no-buildkit",
     is_flag=True,

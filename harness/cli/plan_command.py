@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.completion import complete_cells
+from harness.cli.selection_options import check_option, only_option
 from harness.serialisation import as_object, dumps
 from harness.settings import Settings
 
@@ -28,19 +28,8 @@ if TYPE_CHECKING:
     "  npu-matrix --profile releases plan --strength 2 --budget 8h\n"
     "  npu-matrix plan --json | jq '.tasks | length'",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="GLOB",
-    shell_complete=complete_cells,
-    help="Cells or stacks to plan; a,b or repeated. Default: the profile.",
-)
-@click.option(
-    "--check",
-    "checks",
-    multiple=True,
-    help="Checks to plan, with the checks they depend on; a,b or repeated.",
-)
+@only_option("Cells or stacks to plan; a,b or repeated. Default: the profile.")
+@check_option("Checks to plan, with the checks they depend on; a,b or repeated.")
 @click.option(
     "--changed-since", metavar="REF", help="Show the tasks whose key differs from this git revision."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.completion import complete_cells, complete_checks
+from harness.cli.selection_options import check_option, only_option
 from harness.cli.stated_exit import StatedExit
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK
 from harness.settings import Settings
@@ -32,20 +32,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Where the stand-in hosts, the ledger and the reports are written.",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="GLOB",
-    shell_complete=complete_cells,
-    help="Cells to rehearse. Default: all cells of the profile that need an NPU.",
-)
-@click.option(
-    "--check",
-    "checks",
-    multiple=True,
-    shell_complete=complete_checks,
-    help="Checks to run. Default: all of the profile.",
-)
+@only_option("Cells to rehearse. Default: all cells of the profile that need an NPU.")
+@check_option("Checks to run. Default: all of the profile.")
 @click.option(
     "--first-contact",
     "contact",

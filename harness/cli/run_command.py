@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from harness.cli.completion import complete_cells, complete_checks
 from harness.cli.fetch_option import fetch_option, with_fetch
+from harness.cli.selection_options import check_option, only_option
 from harness.settings import Settings
 
 #: Option -> the setting and its value with which the option has no effect, and what to say then.
@@ -33,20 +33,8 @@ _WITHOUT_EFFECT = {
     "  npu-matrix run --only CELL --check loss --fresh\n  npu-matrix run --events events.jsonl\n"
     "  npu-matrix run --executor ray --ray-address 10.0.0.1:6379",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="GLOB",
-    shell_complete=complete_cells,
-    help="Cells or stacks to run; a,b or repeated. Default: the profile.",
-)
-@click.option(
-    "--check",
-    "checks",
-    multiple=True,
-    shell_complete=complete_checks,
-    help="Checks to run, with the checks they depend on; a,b or repeated.",
-)
+@only_option("Cells or stacks to run; a,b or repeated. Default: the profile.")
+@check_option("Checks to run, with the checks they depend on; a,b or repeated.")
 @click.option(
     "--fresh",
     is_flag=True,

@@ -12,7 +12,7 @@ from harness.errors import EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.verdict.known_failures import KnownFailures
+    from harness.verdict.suite_known_failures import KnownFailures
     from harness.workspace.results.suite_results import SuiteOfCell
 
 #: How many kinds of failures the table lists, unless more are asked for.

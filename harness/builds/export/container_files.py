@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,12 +92,7 @@ def as_compose(lock: CellLock, options: ContainerOptions) -> str:
         "shm_size": SHARED_MEMORY,
         "command": _check_command(lock),
     }
-    if lock.on_npu and options.ascend_runtime:
-        service["runtime"] = "ascend"
-        service["environment"] = {"ASCEND_VISIBLE_DEVICES": options.visible}
-    elif lock.on_npu:
-        service["devices"] = options.devices
-        service["volumes"] = [f"{path}:{path}:ro" for path in DRIVER_FILES]
+    service |= compose_parts(options) if lock.on_npu else {}
     # Without this variable an empty configuration is passed to the build.
     secrets = {"secrets": {"pip.conf": {"file": "${PIP_CONF:-/dev/null}"}}} if options.buildkit else {}
     return _yaml(lock, {"name": _short_name(lock), "services": {"cell": service}, **secrets})
@@ -151,32 +146,65 @@ def as_kubernetes(lock: CellLock, options: ContainerOptions) -> str:
         "image": options.image_of(lock),
         "imagePullPolicy": "IfNotPresent",
         "args": _check_command(lock),
-        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108 - in the container
     }
+    resource = npu_resource(lock.axes.get("soc", ""), options) if lock.on_npu else ""
+    added, volumes = pod_parts(resource, options)
+    labels = {"npu-matrix.cell": _short_name(lock)}
+    job = kubernetes_job(_short_name(lock), lock.arch, container | added, volumes, labels)
+    return _yaml(lock, job)
+
+
+def npu_resource(soc: str, options: ContainerOptions) -> str:
+    """The name of the NPUs of a SoC family in Kubernetes."""
+    return options.npu_resource or RESOURCES.get(soc.lower(), DEFAULT_RESOURCE)
+
+
+def pod_parts(resource: str, options: ContainerOptions) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a container of Kubernetes has for its NPUs, and the volumes of its pod.
+
+    resource: the name of the NPUs, "" for a container without. Without Ascend Docker Runtime the files of the
+    driver are mounted; with it, the device plugin names the devices to the runtime, which adds both.
+    """
+    mounts: list[dict[str, Any]] = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108 - there
     volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
-    if lock.on_npu:
-        default = RESOURCES.get(lock.axes.get("soc", "").lower(), DEFAULT_RESOURCE)
-        resource = {options.npu_resource or default: options.cards}
-        container["resources"] = {"requests": resource, "limits": dict(resource)}
-        # The device plugin names the devices to Ascend Docker Runtime, which adds them and the driver.
-        for number, (path, kind) in enumerate({} if options.ascend_runtime else DRIVER_FILES.items()):
-            mount = {"name": f"driver-{number}", "mountPath": path, "readOnly": True}
-            container["volumeMounts"].append(mount)
-            volumes.append({"name": f"driver-{number}", "hostPath": {"path": path, "type": kind}})
+    container: dict[str, Any] = {"volumeMounts": mounts}
+    if not resource:
+        return container, volumes
+    cards = {resource: options.cards}
+    container["resources"] = {"requests": cards, "limits": dict(cards)}
+    for number, (path, kind) in enumerate({} if options.ascend_runtime else DRIVER_FILES.items()):
+        mounts.append({"name": f"driver-{number}", "mountPath": path, "readOnly": True})
+        volumes.append({"name": f"driver-{number}", "hostPath": {"path": path, "type": kind}})
+    return container, volumes
+
+
+def kubernetes_job(
+    name: str,
+    arch: str,
+    container: Mapping[str, Any],
+    volumes: Sequence[Mapping[str, Any]],
+    labels: Mapping[str, str],
+) -> dict[str, Any]:
+    """A Kubernetes Job of one container that is not started again."""
     pod = {
         "restartPolicy": "Never",
-        "nodeSelector": {"kubernetes.io/arch": PLATFORMS.get(lock.arch, lock.arch)},
-        "containers": [container],
-        "volumes": volumes,
+        "nodeSelector": {"kubernetes.io/arch": PLATFORMS.get(arch, arch)},
+        "containers": [dict(container)],
+        "volumes": list(volumes),
     }
-    labels = {"npu-matrix.cell": _short_name(lock)}
-    job = {
+    return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": _short_name(lock), "labels": labels},
+        "metadata": {"name": name, "labels": dict(labels)},
         "spec": {"backoffLimit": 0, "template": {"metadata": {"labels": dict(labels)}, "spec": pod}},
     }
-    return _yaml(lock, job)
+
+
+def compose_parts(options: ContainerOptions) -> dict[str, Any]:
+    """What a service of compose has for its NPUs: the runtime, or devices and files of the driver."""
+    if options.ascend_runtime:
+        return {"runtime": "ascend", "environment": {"ASCEND_VISIBLE_DEVICES": options.visible}}
+    return {"devices": options.devices, "volumes": [f"{path}:{path}:ro" for path in DRIVER_FILES]}
 
 
 def platform_of(lock: CellLock) -> str:

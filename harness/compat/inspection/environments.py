@@ -20,7 +20,7 @@ from harness.compat.inspection.distributions import (
     python_of_site,
     read_distributions,
 )
-from harness.compat.inspection.inventory import Inventory, SourceKind, StatedPackage
+from harness.compat.inspection.stated_packages import Inventory, SourceKind, StatedPackage
 from harness.errors import InputError, Location
 
 SECONDS = 20.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from harness.compat.inspection.inventory import Inventory, SourceKind, StatedPackage
+from harness.compat.inspection.stated_packages import Inventory, SourceKind, StatedPackage
 from harness.devices.host.soc import soc_family
 from harness.matrix.cells.pins import normal_package
 from harness.sources.packages.release_sources import exact_version

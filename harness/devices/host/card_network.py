@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.devices.host.inventory import HostView
+from harness.devices.host.host_inspection import HostView
 
 #: Where the driver installs hccn_tool, below /usr/local/Ascend; used when it is not on PATH.
 TOOL = Path("driver/tools/hccn_tool")

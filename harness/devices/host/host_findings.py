@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.devices.cards.card_leases import CardLease
 from harness.devices.host.card_network import CardNetwork
 from harness.devices.host.container_service import EngineState, query_engine, storage_remedy
-from harness.devices.host.inventory import HostReport
+from harness.devices.host.host_inspection import HostReport
 from harness.devices.host.npu_smi import NpuReport
 from harness.devices.host.soc import driver_misfit
 from harness.errors import HarnessError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from harness.outcome import Evidence
-from harness.report.model.known_failures import NOBODY
+from harness.report.model.failure_owners import NOBODY
 from harness.report.model.marks import RAN, Mark
 from harness.report.model.report_model import ReportModel
 from harness.report.model.turn_groups import hardware_lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.report.model.known_failures import NOBODY, OwnedFailure
+from harness.report.model.failure_owners import NOBODY, OwnedFailure
 from harness.report.model.markdown_text import escape
 from harness.report.model.marks import EVIDENCE, STYLES
 from harness.report.model.report_model import Attention, ReportModel

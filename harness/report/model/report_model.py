@@ -11,9 +11,9 @@ from harness.gc_pause import gc_paused
 from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.changes import RunChange, RunChangeKind, compare
+from harness.report.model.failure_owners import OwnedFailure, failures_by_owner, has_or_needs_owner
 from harness.report.model.failure_patterns import FAILING, FailurePattern, find_patterns
 from harness.report.model.headline import headline, proof
-from harness.report.model.known_failures import OwnedFailure, failures_by_owner, has_or_needs_owner
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, worst
 from harness.report.model.report_inputs import (
     CheckColumn,

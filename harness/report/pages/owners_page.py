@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
-from harness.report.model.known_failures import NOBODY, OwnedFailure
+from harness.report.model.failure_owners import NOBODY, OwnedFailure
 from harness.report.model.report_model import ReportModel
 from harness.report.model.visible_text import counted, file_name
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment

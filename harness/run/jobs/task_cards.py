@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from harness.devices.cards.card_leases import CardLeases
-from harness.devices.host.inventory import HostView, lost_cards
+from harness.devices.host.host_inspection import HostView, lost_cards
 from harness.errors import InfrastructureError, InterruptedRunError
 from harness.plan.tasks.demand import resource_demand
 from harness.run.jobs.job import JobSite

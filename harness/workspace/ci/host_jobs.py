@@ -22,17 +22,19 @@ import yaml
 from harness import __version__
 from harness.builds.engines.cann_environment import SET_ENV
 from harness.builds.export.container_files import (
-    DEFAULT_RESOURCE,
-    DRIVER_FILES,
     PLATFORMS,
-    RESOURCES,
     SHARED_MEMORY,
     ContainerOptions,
+    compose_parts,
+    kubernetes_job,
+    npu_resource,
+    pod_parts,
 )
 from harness.builds.lock.base_image import BaseImage, default_base_image
 from harness.errors import InputError
 from harness.ledger.plan_record import CellFacts
 from harness.plan.cost.shards import Shard, make_shards
+from harness.plan.keys.facets import NPU_HOST_ARCHITECTURE
 from harness.workspace.planning.open_plan import PlanContext
 from harness.workspace.planning.plan_history import PlanHistory
 from harness.workspace.planning.plan_schedule import seconds_to_run
@@ -41,6 +43,8 @@ from harness.workspace.planning.plan_schedule import seconds_to_run
 SHARED = "/npu-matrix"
 #: The image of GitHub's runner for its chart.
 RUNNER_IMAGE = "ghcr.io/actions/actions-runner:latest"
+#: Engines that need no container of their own.
+IN_CONTAINERS = ("venv", "found")
 MERGE = "npu-matrix ledger merge ledgers/*"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _PLAIN = re.compile(r"[A-Za-z0-9@._+=:/~,-]+")
@@ -132,7 +136,7 @@ def host_jobs(
                     arch=arch,
                     image=image.reference,
                     notice=image.notice,
-                    resource=options.container.npu_resource or RESOURCES.get(soc, DEFAULT_RESOURCE),
+                    resource=npu_resource(soc, options.container),
                 )
             )
     return tuple(found)
@@ -142,7 +146,7 @@ def _host_of(cell: CellFacts, options: HostJobOptions) -> tuple[str, str, BaseIm
     given = options.container.image
     python = cell.axes.get("python", "")
     image = BaseImage(reference=given) if given else default_base_image(cell.axes, python)
-    return cell.axes.get("soc", "a2"), cell.axes.get("arch", "aarch64"), image
+    return cell.axes.get("soc", "a2"), cell.axes.get("arch", NPU_HOST_ARCHITECTURE), image
 
 
 def as_kubernetes(jobs: Sequence[HostJob], options: HostJobOptions) -> str:
@@ -154,40 +158,23 @@ def as_kubernetes(jobs: Sequence[HostJob], options: HostJobOptions) -> str:
 
 
 def _job(job: HostJob, options: HostJobOptions) -> dict[str, Any]:
-    container, volumes = _container(job, options)
+    container, volumes = pod_parts(job.resource, options.container)
     container |= {"name": "run", "image": job.image, "workingDir": SHARED, "command": _command(job, options)}
     container["volumeMounts"].append({"name": "shared", "mountPath": SHARED})
     volumes.append({"name": "shared", "persistentVolumeClaim": {"claimName": options.claim}})
-    pod = {
-        "restartPolicy": "Never",
-        "nodeSelector": {"kubernetes.io/arch": PLATFORMS.get(job.arch, job.arch)},
-        "containers": [container],
-        "volumes": volumes,
-    }
-    labels = {"app.kubernetes.io/name": "npu-matrix"}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": job.name, "labels": labels},
-        "spec": {"backoffLimit": 0, "template": {"metadata": {"labels": dict(labels)}, "spec": pod}},
-    }
-
-
-def _container(job: HostJob, options: HostJobOptions) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A container with the cards of a job, and the volumes of its pod."""
-    resources = {job.resource: options.container.cards}
-    mounts: list[dict[str, Any]] = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108 - there
-    volumes: list[dict[str, Any]] = [
-        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY.upper() + "i"}}
-    ]
-    for number, (path, kind) in enumerate({} if options.container.ascend_runtime else DRIVER_FILES.items()):
-        mounts.append({"name": f"driver-{number}", "mountPath": path, "readOnly": True})
-        volumes.append({"name": f"driver-{number}", "hostPath": {"path": path, "type": kind}})
-    return {"resources": {"requests": resources, "limits": dict(resources)}, "volumeMounts": mounts}, volumes
+    return kubernetes_job(job.name, job.arch, container, volumes, {"app.kubernetes.io/name": "npu-matrix"})
 
 
 def _command(job: HostJob, options: HostJobOptions) -> list[str]:
-    """Set up CANN, install npu-matrix apart from the packages of the image, and run the shard."""
+    """Set up CANN, install npu-matrix apart from the packages of the image, and run the shard.
+
+    InputError for an engine that needs another container.
+    """
+    if options.engine not in IN_CONTAINERS:
+        raise InputError(
+            f"the engine {options.engine} cannot build cells inside of the container of a job",
+            fix=f"choose {' or '.join(IN_CONTAINERS)} with --engine",
+        )
     script = (
         f"set -eu; {SET_ENV}; environment=$(mktemp -d); python3 -m venv $environment; "
         '$environment/bin/python -m pip install --quiet "$0"; exec $environment/bin/npu-matrix "$@"'
@@ -251,15 +238,9 @@ def _service(job: HostJob, options: HostJobOptions) -> dict[str, Any]:
         "command": command[1:],
         "working_dir": SHARED,
         "shm_size": SHARED_MEMORY,
-        "volumes": [f".:{SHARED}"],
+        **compose_parts(options.container),
     }
-    if options.container.ascend_runtime:
-        return service | {
-            "runtime": "ascend",
-            "environment": {"ASCEND_VISIBLE_DEVICES": options.container.visible},
-        }
-    service["volumes"] += [f"{path}:{path}:ro" for path in DRIVER_FILES]
-    return service | {"devices": options.container.devices}
+    return service | {"volumes": [f".:{SHARED}", *service.get("volumes", ())]}
 
 
 def as_runners(jobs: Sequence[HostJob], options: HostJobOptions) -> str:
@@ -277,7 +258,7 @@ def as_runners(jobs: Sequence[HostJob], options: HostJobOptions) -> str:
 
 
 def _runner_set(label: str, job: HostJob, options: HostJobOptions) -> dict[str, Any]:
-    container, volumes = _container(job, options)
+    container, volumes = pod_parts(job.resource, options.container)
     pod = {
         "nodeSelector": {"kubernetes.io/arch": PLATFORMS.get(job.arch, job.arch)},
         "containers": [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import __version__
 from harness.devices.host.host_findings import HostFinding
-from harness.devices.host.inventory import HostReport
+from harness.devices.host.host_inspection import HostReport
 from harness.errors import HarnessError, NothingSelectedError
 from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix

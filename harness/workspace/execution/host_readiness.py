@@ -6,7 +6,7 @@ import platform
 
 from harness.builds.cell.disk_space import free_bytes
 from harness.devices.host.host_findings import DiskSpace
-from harness.devices.host.inventory import HostReport
+from harness.devices.host.host_inspection import HostReport
 from harness.settings import Settings
 
 #: Two environments of 1.7 GiB each, their downloads, and build files; measured with the default profile.

@@ -17,8 +17,8 @@ from harness.compat.inspection.environments import (
     interpreter_installation,
 )
 from harness.compat.inspection.image_archive import image_installation, read_image
-from harness.compat.inspection.inventory import Inventory, SourceKind
 from harness.compat.inspection.package_lists import MAX_BYTES, read_list
+from harness.compat.inspection.stated_packages import Inventory, SourceKind
 from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.devices.host.soc import driver_misfit
 from harness.errors import HarnessError, InputError, Location, NothingSelectedError

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from harness.compat.inspection.inventory import Inventory
+from harness.compat.inspection.stated_packages import Inventory
 
 
 class Stage(str, enum.Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.compat.api.api_measurements import ApiMeasured
-from harness.compat.inspection.inventory import Inventory
+from harness.compat.inspection.stated_packages import Inventory
 from harness.compat.operators.operator_measurements import OperatorsMeasured
 from harness.compat.table_drift import find_drift
 from harness.matrix.cells.pins import normal_package

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.builds.installed.found_python import FoundPackage, FoundPython
-from harness.devices.host.inventory import HostReport
+from harness.devices.host.host_inspection import HostReport
 from harness.errors import InputError, Location
 from harness.matrix.model.definitions import Axis, Stack
 from harness.matrix.version_matrix import Matrix

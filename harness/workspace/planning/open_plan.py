@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.builds.cell.interpreter import find_interpreter
 from harness.builds.installed.found_python import FoundPython, found_python, read_found
-from harness.devices.host.inventory import HostReport, HostView, inspect_host
+from harness.devices.host.host_inspection import HostReport, HostView, inspect_host
 from harness.devices.host.soc import driver_misfit
 from harness.digest import digest_file, digest_json
 from harness.errors import InputError, Location
@@ -34,8 +34,8 @@ from harness.plan.tasks.planner import make_plan
 from harness.plan.tasks.task import Plan
 from harness.settings import FOUND, MATRIX_FILE, Settings
 from harness.upstream_tests.suite_check import SUITE_CHECK_NAMES
-from harness.verdict.known_failures import FOLDER as KNOWN_FAILURES
-from harness.verdict.known_failures import KnownFailures, expected_tests, read_known_failures
+from harness.verdict.suite_known_failures import FOLDER as KNOWN_FAILURES
+from harness.verdict.suite_known_failures import KnownFailures, expected_tests, read_known_failures
 from harness.verdict.verdict import ExpectedFailure
 from harness.workspace.planning.followed_branches import follow_branches
 from harness.workspace.planning.found_cell import AS_FOUND, with_found_stack

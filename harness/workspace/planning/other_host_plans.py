@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.devices.host.inventory import HostReport
+from harness.devices.host.host_inspection import HostReport
 from harness.devices.host.npu_smi import Chip, NpuReport
 from harness.ledger.plan_record import PlanEntry, PlanRecord
 from harness.ledger.store import Ledger

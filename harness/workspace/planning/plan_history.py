@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.check import Check, why_not_reusable
-from harness.devices.host.inventory import HostReport
+from harness.devices.host.host_inspection import HostReport
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.run_record import RunRecord
 from harness.ledger.store import FILE_NAME, Ledger

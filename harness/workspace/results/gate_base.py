@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.devices.host.inventory import HostReport
+from harness.devices.host.host_inspection import HostReport
 from harness.errors import InfrastructureError, InputError, Location
 from harness.ledger.plan_record import PlanRecord
 from harness.ledger.run_record import RunRecord

@@ -12,7 +12,7 @@ from harness.outcome import Case, Status
 from harness.upstream_tests.in_cell.file_results import Ended
 from harness.upstream_tests.suite_measurements import GOOD, MeasuredTest
 from harness.verdict.known_cases import ComparedCases, compare_cases
-from harness.verdict.known_failures import KnownFailures
+from harness.verdict.suite_known_failures import KnownFailures
 from harness.workspace.results.suite_results import SuiteOfCell
 
 #: The axes that name a row of the table.

@@ -13,7 +13,7 @@ from harness.settings import Settings
 from harness.upstream_tests.suite_check import SUITE_CHECK_NAMES
 from harness.upstream_tests.suite_judge import suite_cases
 from harness.upstream_tests.suite_measurements import SUITES_FORMAT, MeasuredSuite
-from harness.verdict.known_failures import (
+from harness.verdict.suite_known_failures import (
     FOLDER,
     KnownFailures,
     KnownFailuresDetails,

@@ -11,7 +11,7 @@ import pytest
 
 from harness.devices.host.container_service import EngineState, query_engine, storage_folder
 from harness.devices.host.host_findings import DiskSpace, Health, HostFinding, examine_host
-from harness.devices.host.inventory import HostReport, HostView, inspect_host
+from harness.devices.host.host_inspection import HostReport, HostView, inspect_host
 
 HOST = "a-host"
 GIB = 2**30

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.cell_program.cann_version import installed_version, version_of_library
-from harness.devices.host.inventory import HostView, inspect_host
+from harness.devices.host.host_inspection import HostView, inspect_host
 from harness.devices.host.npu_smi import parse_npu_smi
 from harness.devices.host.soc import driver_misfit
 from harness.devices.sim.runtime_build.runtime_library import MANIFEST

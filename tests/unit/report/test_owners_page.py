@@ -11,7 +11,7 @@ import pytest
 from report_samples import NOW, sample_inputs
 from weeks_of_runs import inputs_after_weeks, weeks_of_runs
 
-from harness.report.model.known_failures import NOBODY, failures_by_owner
+from harness.report.model.failure_owners import NOBODY, failures_by_owner
 from harness.report.model.report_inputs import KnownFailure, ReportInputs
 from harness.report.model.report_model import ReportModel, build_model
 from harness.report.pages.owners_page import owners_page

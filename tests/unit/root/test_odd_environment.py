@@ -17,7 +17,7 @@ from harness.builds.cell.cann_variables import selected_toolkit
 from harness.builds.cell.interpreter import find_interpreter
 from harness.cell_program.torch_device import device_facts
 from harness.devices.cards.card_leases import CardLeases
-from harness.devices.host.inventory import HostView, inspect_host
+from harness.devices.host.host_inspection import HostView, inspect_host
 from harness.devices.sim.runtime_build.compiler import find_compiler
 from harness.errors import HarnessError
 from harness.settings import load_settings

@@ -275,7 +275,7 @@ READERS: dict[str, Probe | str] = {
     ),
     "upstream_tests/suite_check.py:_store": SAME_TASK,
     "upstream_tests/suite_check.py:_suites": "facets of the plan, which the key names",
-    "verdict/known_failures.py:_load": COMMITTED,
+    "verdict/suite_known_failures.py:_load": COMMITTED,
 }
 PROBES = {name: entry for name, entry in READERS.items() if isinstance(entry, Probe)}
 

@@ -8,7 +8,7 @@ import pytest
 from harness.errors import InputError
 from harness.outcome import Case, Judgement, Status
 from harness.verdict.known_cases import KnownCase, compare_cases
-from harness.verdict.known_failures import (
+from harness.verdict.suite_known_failures import (
     KnownFailures,
     KnownFailuresDetails,
     expected_tests,

@@ -27,7 +27,7 @@ from harness.cell_program.built_environment import (
     FailedImport,
     ProbedDevice,
 )
-from harness.devices.host.inventory import HostReport
+from harness.devices.host.host_inspection import HostReport
 from harness.errors import InputError
 from harness.evidence import Runtime
 from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.devices.host.inventory import HostView, inspect_host
+from harness.devices.host.host_inspection import HostView, inspect_host
 from harness.matrix.reading.load_matrix import load_matrix, parse_matrix
 from harness.settings import load_settings
 from harness.workspace.planning import open_plan as open_plan_module

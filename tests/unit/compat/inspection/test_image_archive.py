@@ -11,7 +11,7 @@ import pytest
 
 from harness.compat.inspection.environments import installed_inventory
 from harness.compat.inspection.image_archive import image_installation, is_image, read_image
-from harness.compat.inspection.inventory import SourceKind
+from harness.compat.inspection.stated_packages import SourceKind
 from harness.errors import InputError
 
 SITE = "opt/venv/lib/python3.11/site-packages"

@@ -17,8 +17,8 @@ from harness.compat.inspection.environments import (
 )
 from harness.compat.inspection.file_faults import FaultKind, compare_files
 from harness.compat.inspection.installed_requirements import unsatisfied_requirements, wrong_platforms
-from harness.compat.inspection.inventory import SourceKind
 from harness.compat.inspection.library_faults import compare_libraries
+from harness.compat.inspection.stated_packages import SourceKind
 from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.errors import InputError
 from harness.sources.packages.index_settings import uv_binary

@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.compat.inspection.inventory import SourceKind
 from harness.compat.inspection.package_lists import read_list
+from harness.compat.inspection.stated_packages import SourceKind
 
 COLLECT_ENV = """Collecting environment information...
 PyTorch version: 2.7.1+cpu

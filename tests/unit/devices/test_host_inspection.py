@@ -10,7 +10,7 @@ import pytest
 from harness.devices.cards.device_nodes import card_nodes, visible_devices
 from harness.devices.host.card_network import CardNetwork, inspect_card_network
 from harness.devices.host.host_findings import DiskSpace, Health, HostFinding, examine_host
-from harness.devices.host.inventory import (
+from harness.devices.host.host_inspection import (
     HostReport,
     HostView,
     inspect_host,
