@@ -6,6 +6,7 @@ each time.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,15 @@ def settings_of_nobody(request: pytest.FixtureRequest) -> Iterator[None]:
         patched.setenv("GIT_CONFIG_NOSYSTEM", "1")
         patched.setenv("NPU_MATRIX_FETCH", "false")
         yield
+
+
+@pytest.fixture(autouse=True)
+def collector_is_left_on() -> Iterator[None]:
+    """Code that leaves the garbage collector off makes the tests after it take all memory of a machine."""
+    yield
+    left_on = gc.isenabled()
+    gc.enable()
+    assert left_on, "this test left the garbage collector off: use harness.gc_pause.gc_paused"
 
 
 def pytest_report_header() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import TypeAdapter
 
 from harness.check import TaskContext
 from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError
+from harness.gc_pause import gc_paused
 from harness.measurements import read_shape
 from harness.package import IMPORT_ROOT
 
@@ -50,16 +50,16 @@ def serve(
 
     Returns the exit code.
     """
-    # Syntax trees are millions of objects without reference cycles. The search for cycles would take half of
+    # Syntax trees are millions of objects without reference cycles: the search for cycles would take half of
     # the time and free no memory.
-    gc.disable()
-    request = read_shape(request_type, Path(request_file))
-    try:
-        result = examine(request)
-    except InputError as error:
-        print(error)
-        return EXIT_BAD_INPUT
-    _write(Path(result_file), result)
+    with gc_paused():
+        request = read_shape(request_type, Path(request_file))
+        try:
+            result = examine(request)
+        except InputError as error:
+            print(error)
+            return EXIT_BAD_INPUT
+        _write(Path(result_file), result)
     return 0
 
 

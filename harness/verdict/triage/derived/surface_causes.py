@@ -10,7 +10,7 @@ reason, and nothing is derived.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.version import InvalidVersion, Version
 
@@ -90,12 +90,18 @@ class SurfaceCauses:
         here = _installed_in_words(history, installed)
         sentences = [f"{question.has} {_range_in_words(history, installed.version)}; {here}"]
         sentences += self._caller(question)
+        found = self._derived(
+            question, _degree(question, installed), "; ".join(sentences), self._remedy(question, installed)
+        )
+        return replace(found, proof=(*found.proof, *self._broken(package, question.caller)))
+
+    def _derived(self, question: SurfaceQuestion, degree: Degree, sentence: str, remedy: str) -> DerivedCause:
         return DerivedCause(
-            degree=_degree(question, installed),
-            sentence="; ".join(sentences),
-            proof=(self._read(history), *self._broken(package, question.caller)),
-            packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
-            remedy=self._remedy(question, installed),
+            degree=degree,
+            sentence=sentence,
+            proof=(self._read(question.history),),
+            packages=tuple(dict.fromkeys(filter(None, (question.package, question.caller)))),
+            remedy=remedy,
             stacks=self._stacks(),
         )
 
@@ -111,17 +117,11 @@ class SurfaceCauses:
         )
         if told or not question.is_sole or not older:
             return None
-        return DerivedCause(
-            degree=Degree.SYMPTOM,
-            sentence=(
-                f"{question.has} in every release of {package} from {read[0]} to {read[-1]}; "
-                f"the installed {package} is older, or its installation is incomplete"
-            ),
-            proof=(self._read(history),),
-            packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
-            remedy=f"install {package} {read[0]} or newer",
-            stacks=self._stacks(),
+        sentence = (
+            f"{question.has} in every release of {package} from {read[0]} to {read[-1]}; "
+            f"the installed {package} is older, or its installation is incomplete"
         )
+        return self._derived(question, Degree.SYMPTOM, sentence, f"install {package} {read[0]} or newer")
 
     def _in_no_release(
         self, question: SurfaceQuestion, installed: _Installed, use: FailedUse
@@ -135,17 +135,12 @@ class SurfaceCauses:
             return None
         who = question.caller or "the code that expects it"
         here = f"; {package} {installed.version} is installed" if installed.version else ""
-        return DerivedCause(
-            degree=Degree.LIKELY,
-            sentence=(
-                f"{question.has} in none of the {len(read)} releases of {package} from {read[0]} to "
-                f"{read[-1]}{here}; {who} was written for a newer or unreleased {package}, or for a fork"
-            ),
-            proof=(self._read(history),),
-            packages=tuple(dict.fromkeys(filter(None, (package, question.caller)))),
-            remedy=f"install the {package} commit that {who} names, or an older release of it",
-            stacks=self._stacks(),
+        sentence = (
+            f"{question.has} in none of the {len(read)} releases of {package} from {read[0]} to "
+            f"{read[-1]}{here}; {who} was written for a newer or unreleased {package}, or for a fork"
         )
+        remedy = f"install the {package} commit that {who} names, or an older release of it"
+        return self._derived(question, Degree.LIKELY, sentence, remedy)
 
     def _read(self, history: NameHistory) -> str:
         return f"{history.package}: {_read_in_words(history)} (surface pack {self.pack.digest[-12:]})"
