@@ -26,7 +26,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the timeouts, because a loaded machine may start the programs of these tests slowly."""
     for limit in (
         "container_service.INFO_TIMEOUT_S",
-        "inventory.NPU_SMI_TIMEOUT_S",
+        "host_inspection.NPU_SMI_TIMEOUT_S",
         "card_network.TOOL_TIMEOUT_S",
     ):
         monkeypatch.setattr(f"harness.devices.host.{limit}", 300.0)
