@@ -25,7 +25,6 @@ from harness.compat.lint.lint_measurements import (
     UndecidedRule,
 )
 from harness.compat.lint.own_programs import with_own_programs
-from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
 from harness.compat.lint.ruleset import (
     PLACEHOLDER,
@@ -53,8 +52,6 @@ from harness.sources.tree import Tree
 NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
 #: Programs whose configuration is verl's; a recipe of a stack can name none.
 _VERL_PROGRAM = re.compile(r"\Z|(?:.*/)?(?:verl|recipe)[./]")
-#: Rules about the number of cards, which find what following verl does not reach.
-CARDS_RULES = ("-DIVIDES", "ROLLOUT-WORLD")
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -172,7 +169,7 @@ def lint_job(
             undecided.append(item)
         elif "FILTER-GROUPS" not in reported or "filter_groups" not in item.message:
             findings.append(item)
-    return LintResult(findings=_sorted_findings(_told_once(findings)), undecided=tuple(undecided))
+    return LintResult(findings=_sorted_findings(_told_once(findings, rules)), undecided=tuple(undecided))
 
 
 def _visible_cards(setting: ScriptValue | None) -> Any:
@@ -183,13 +180,12 @@ def _visible_cards(setting: ScriptValue | None) -> Any:
     return UNKNOWN if setting.unknown or not all(card.strip().isdigit() for card in cards) else len(cards)
 
 
-def _told_once(findings: Sequence[LintFinding]) -> list[LintFinding]:
-    """The findings without those of the arithmetic of cards for settings that verl's own check refuses."""
-    checked = {(one.file, one.line, one.column) for one in findings if one.rule == PROGRAM_RULE}
+def _told_once(findings: Sequence[LintFinding], rules: Ruleset) -> list[LintFinding]:
+    """The findings without those that another finding at the same place covers."""
+    covered_by = {rule.id: rule.covered_by for rule in rules.rules if rule.covered_by}
+    told = {(one.rule, one.file, one.line, one.column) for one in findings}
     return [
-        one
-        for one in findings
-        if not (one.rule.endswith(CARDS_RULES) and (one.file, one.line, one.column) in checked)
+        one for one in findings if (covered_by.get(one.rule, ""), one.file, one.line, one.column) not in told
     ]
 
 

@@ -66,6 +66,7 @@ class LintRule(_RuleFileModel):
     verified: how the rule is known: from the `code` or documentation (`doc`) of the package, an `issue`, a
     measurement (`measured`), or the list of cases that this project started from (`seed`).
     change: name -> the value that corrects a setting of the job, if there is only one.
+    covered_by: the rule whose finding at the same place says the same and more, or "".
     """
 
     id: str
@@ -79,6 +80,7 @@ class LintRule(_RuleFileModel):
     why: str
     fix: str
     change: Mapping[str, str] = Field(default_factory=dict)
+    covered_by: str = ""
     example: RuleExample | None = None
     source: str
     verified: Literal["code", "doc", "issue", "measured", "seed"]

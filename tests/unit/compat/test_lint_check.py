@@ -8,7 +8,15 @@ import pytest
 
 from harness.compat.lint import lint_check
 from harness.compat.lint.lint_check import lint_folder, new_findings
-from harness.compat.lint.lint_measurements import CONFIG_RULE, LINT_FORMAT, LintMeasured, UndecidedRule
+from harness.compat.lint.lint_measurements import (
+    CONFIG_RULE,
+    LINT_FORMAT,
+    LintFinding,
+    LintMeasured,
+    UndecidedRule,
+)
+from harness.compat.lint.program_findings import PROGRAM_RULE
+from harness.compat.lint.ruleset import load_ruleset
 from harness.errors import InputError
 from harness.outcome import Status
 
@@ -134,3 +142,18 @@ def test_only_findings_that_are_new_remain(tmp_path: Path) -> None:
     (tmp_path / "b.sh").write_text(RUN.format(n=1))
     fresh = new_findings(lint_folder(tmp_path, {"verl": "0.9.1"}), before)
     assert {Path(finding.file).name for finding in fresh.findings} == {"b.sh"}
+
+
+def test_a_finding_that_another_one_at_its_place_covers_is_told_once() -> None:
+    rules = load_ruleset()
+    known = {PROGRAM_RULE, *(rule.id for rule in rules.rules)}
+    assert {rule.covered_by for rule in rules.rules} - {""} <= known
+    (covered,) = (rule for rule in rules.rules if rule.id == "ROLLOUT-DIVIDES")
+
+    def finding(rule: str, line: int) -> LintFinding:
+        texts = dict.fromkeys(("message", "why", "fix", "source"), "text")
+        return LintFinding(rule=rule, severity="error", file="run.sh", line=line, column=1, **texts)
+
+    all_of_them = [finding(covered.id, 3), finding(PROGRAM_RULE, 3), finding(covered.id, 4)]
+    told = lint_check._told_once(all_of_them, rules)
+    assert [(one.rule, one.line) for one in told] == [(PROGRAM_RULE, 3), (covered.id, 4)]
