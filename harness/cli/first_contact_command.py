@@ -32,7 +32,7 @@ EXIT_TEXTS = {
 
 @click.command(
     "first-contact",
-    epilog="\b\nExamples:\n  npu-matrix first-contact\n  npu-matrix first-contact --only 'verl-0-9-1-npu*'\n"
+    epilog="\b\nExamples:\n  npu-matrix first-contact\n  npu-matrix first-contact --only 'verl-0-9-0*'\n"
     "  npu-matrix --engine found --found-python /usr/local/bin/python3 first-contact\n"
     "  npu-matrix --runner a2-host first-contact --sign ~/.ssh/npu-matrix --out a2-host.tar.gz\n\n"
     "\b\nExit codes:\n" + "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_TEXTS.items()),

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 @click.command(
     "rehearse",
     epilog="\b\nExamples:\n  npu-matrix rehearse --only 'one-step-off*'\n"
-    "  npu-matrix rehearse --only 'verl-0-9-1-npu*' --check environment,loss\n"
+    "  npu-matrix rehearse --only 'verl-0-9-0*' --check environment,loss\n"
     "  npu-matrix --profile rows rehearse --folder /data/rehearsal\n"
-    "  npu-matrix rehearse --first-contact --only 'verl-0-9-1-npu*'\n"
+    "  npu-matrix --engine docker rehearse --only 'gspo-async*' --check environment\n"
+    "  npu-matrix rehearse --first-contact --only 'verl-0-9-0*'\n"
     "  npu-matrix rehearse --list",
 )
 @click.option(
@@ -57,6 +58,10 @@ def command(
     The stand-in has the device nodes, npu-smi, driver files and CANN folders of a host with the cell's SoC,
     CANN and driver, in a mount namespace of its own: nothing outside is changed. The simulated device is in
     the place of CANN's libraries, so all evidence is simulated. Needs Linux, and root or user namespaces.
+
+    With `--engine docker`, a Docker daemon is started that sees the stand-in, which needs root. The image of
+    CANN is replaced by one with the same name: the CANN of the stand-in on --base-image (default: the image
+    of Python with the version that the cell needs).
 
     Exits with 4 if a cell stopped for a reason that is not a fact of the world.
     """

@@ -14,6 +14,7 @@ from harness.builds.engines.container_command import contained_command
 from harness.builds.ownership.cache_use import CacheUse
 from harness.cell_program.built_environment import CellDevice, EnvironmentLocation, environment_location
 from harness.check import CellCommand
+from harness.devices.sim.runtime_build.stand_in_cann import library_folder
 from harness.devices.sim.start.sim_environment import LAUNCHER, simulated_environment
 from harness.outcome import Outcome
 from harness.package import PACKAGE_ROOT
@@ -80,6 +81,9 @@ def cell_command(
     if environment.container is None:
         return command, variables
     needed = [bundle, *([Path(environment.runtime)] if environment.runtime else [])]
+    if device.rehearsed and device.kind == "npu":
+        # The image has the folders of a stand-in for CANN, and this host its libraries.
+        needed.append(library_folder(os.environ))
     return contained_command(
         environment.container, command, variables, needed=needed, has_npu=device.kind == "npu"
     )

@@ -52,6 +52,7 @@ from harness.cell_program.built_environment import (
 from harness.check import TaskContext
 from harness.devices.cards.device_nodes import driver_files
 from harness.devices.host.soc import soc_family
+from harness.devices.sim.runtime_build.stand_in_cann import install_runtime
 from harness.devices.sim.start.sim_environment import DEFAULT_CANN
 from harness.errors import HarnessError
 from harness.outcome import Measured
@@ -184,11 +185,13 @@ def _probe(
         shutil.rmtree(home, ignore_errors=True)
         Path(image.bytecode).mkdir(parents=True)
         manifest = FileManifest(folders=(), entries={})
-    if spec.device.kind == "sim":
+    if spec.device.simulated:
         with build.step("runtime"):
             build.runtime = str(_simulated_runtime(ctx, engine, image.image, site_packages, spec, home))
             runtime = runtime_folders(build.runtime, spec.device.cann or DEFAULT_CANN)
             manifest = with_folders(manifest, runtime)
+    if spec.device.rehearsed:
+        install_runtime(Path(build.runtime), os.environ)
     location = EnvironmentLocation(
         requested_device=spec.device,
         python=f"{PREFIX}/bin/python",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -138,6 +138,15 @@ class Engine(Protocol):
 
     def pull(self, reference: str) -> Image:
         """Fetch an image."""
+
+    def save(self, reference: str) -> Iterator[bytes]:
+        """The image as an archive that `load` reads; InfrastructureError when this host does not have it."""
+
+    def load(self, archive: Iterator[bytes]) -> None:
+        """Store the images of an archive that `save` wrote."""
+
+    def tag(self, image: str, reference: str) -> None:
+        """Give the image with this id the name `reference`, also if another image has it."""
 
     def build(self, request: LayerBuild) -> Image:
         """Build the image `layer_image(request.layer.key)`; BuildError if a command fails."""

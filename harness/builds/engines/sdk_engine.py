@@ -125,6 +125,24 @@ class SdkEngine:
             raise base_unavailable_error(reference, "the pull succeeded, but the image is not on this host")
         return image
 
+    def save(self, reference: str) -> Iterator[bytes]:
+        """The image as `docker save` writes it."""
+        with self._errors(f"save the image {reference}"):
+            yield from self.client.api.get_image(reference)
+
+    def load(self, archive: Iterator[bytes]) -> None:
+        """Store images as `docker load` does."""
+        with self._errors("load an image"), self._store_timeout():
+            for step in self.client.api.load_image(archive):
+                if "error" in step:
+                    raise InfrastructureError(f"{self.name} could not load an image", why=str(step["error"]))
+
+    def tag(self, image: str, reference: str) -> None:
+        """Name an image."""
+        repository, _, tag = reference.rpartition(":")
+        with self._errors("name an image"):
+            self.client.api.tag(image, repository, tag, force=True)
+
     def build(self, request: LayerBuild) -> Image:
         """Run the layer's commands in a container and commit it as an image.
 

@@ -89,12 +89,18 @@ REPLACED = (
     Replaced(
         part=("container engine", "容器引擎"),
         stand_in=(
-            "none: cells are virtual environments, as the daemon of this machine does not see the stand-in",
-            "无：单元是虚拟环境，因为本机的守护进程看不到替身主机",
+            (
+                "cells are virtual environments; with --engine docker, a Docker daemon that sees the stand-in, "
+                "and for CANN's image one of the same name with the stand-in's CANN on an image of Python"
+            ),
+            (
+                "单元是虚拟环境；使用 --engine docker 时，启动一个能看到替身主机的 Docker 守护进程，"
+                "并用 Python 镜像加上替身的 CANN 制作与 CANN 镜像同名的镜像"
+            ),
         ),
         untried=(
-            "cells in images of CANN, Ascend Docker Runtime",
-            "CANN 镜像中的单元、Ascend Docker Runtime",
+            "the images that Ascend publishes, with their system packages and variables; Ascend Docker Runtime",
+            "Ascend 发布的镜像及其系统软件包和变量、Ascend Docker Runtime",
         ),
     ),
 )

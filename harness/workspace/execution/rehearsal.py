@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +22,24 @@ from harness.package import IMPORT_ROOT
 from harness.settings import ENVIRONMENT_PREFIX, Settings
 from harness.sources.git.mirrors import COMMIT_REMEDY
 from harness.sources.packages.uv_errors import UvFailureKind
+from harness.workspace.execution.rehearsal_engine import cann_images, engine_on_stand_in
 
 #: The variable that makes cells of NPUs rehearsed ones.
 REHEARSAL_VARIABLE = f"{ENVIRONMENT_PREFIX}REHEARSAL"
 #: What a login shell on an NPU host does before the user types a command.
 _SOURCE = 'for file in {files}; do source "$file"; done; exec "$@"'
 #: The settings of the rehearsal that its commands get too; state and reports are in its own folder.
-_PASSED = ("profile", "cache", "mirrors", "fetch", "fetch_file", "references", "jobs", "cell_memory")
+_PASSED = (
+    "profile",
+    "cache",
+    "mirrors",
+    "fetch",
+    "fetch_file",
+    "references",
+    "jobs",
+    "cell_memory",
+    "engine",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +48,12 @@ class HostGroup:
 
     name: str
     host: StandIn
-    cells: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The names of its cells."""
+        return tuple(cell.id for cell in self.cells)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,37 +99,35 @@ def host_groups(cells: Iterable[Cell]) -> tuple[HostGroup, ...]:
 
     InputError for a cell with a SoC of which there is no stand-in.
     """
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    groups: dict[tuple[str, str, str, str], list[Cell]] = {}
     for cell in cells:
         if cell.device == "npu":
             axes = [cell.axes.get(axis, "") for axis in ("soc", "cann", "driver", "torch_npu")]
-            groups.setdefault((axes[0], axes[1], axes[2], axes[3]), []).append(cell.id)
+            groups.setdefault((axes[0], axes[1], axes[2], axes[3]), []).append(cell)
     return tuple(
         HostGroup(
             name="-".join(_file_name(part) for part in (soc, cann, torch_npu) if part),
-            host=StandIn(shape=_shape(soc, ids[0]), cann=cann, driver=driver),
-            cells=tuple(ids),
+            host=StandIn(shape=_shape(soc, of_host[0].id), cann=cann, driver=driver),
+            cells=tuple(of_host),
         )
-        for (soc, cann, driver, torch_npu), ids in groups.items()
+        for (soc, cann, driver, torch_npu), of_host in groups.items()
     )
 
 
 def run_on_stand_in(
-    group: HostGroup, folder: Path, settings: Settings, arguments: Sequence[str], shown: bool = True
+    group: HostGroup,
+    folder: Path,
+    settings: Settings,
+    arguments: Sequence[str],
+    engine: Mapping[str, str],
+    shown: bool = True,
 ) -> int:
     """Run an npu-matrix command on the stand-in host of the group; returns its exit code.
 
-    folder: of the rehearsal. InfrastructureError if this machine cannot make a mount namespace.
+    folder: of the rehearsal. engine: variables with which the command reaches a container engine.
+    InfrastructureError if this machine cannot make a mount namespace.
     """
-    place = folder / "hosts" / group.name
-    place.mkdir(parents=True, exist_ok=True)
-    if any(mark in str(place) for mark in ":,\\"):
-        raise InputError(
-            "the folder of a rehearsal cannot be mounted",
-            where=Location(place),
-            why="its path contains a colon, a comma or a backslash",
-            fix="use --folder",
-        )
+    place = _place(group, folder)
     files = " ".join(map(str, write_host(place, group.host)))
     own = ("--matrix", str(settings.path("matrix")), "--state", str(folder / "state"))
     command = [sys.executable, "-m", "harness", *own, *arguments]
@@ -125,11 +140,35 @@ def run_on_stand_in(
         if settings.is_explicit(name)
     }
     own_variables = {REHEARSAL_VARIABLE: str(place), "PYTHONPATH": os.pathsep.join(paths)}
-    environ = {**os.environ, **passed, **own_variables}
+    environ = {**os.environ, **passed, **engine, **own_variables}
     output = None if shown else subprocess.DEVNULL
     return subprocess.run(
         unshare_command(place, shell), cwd=settings.root, env=environ, check=False, stdout=output
     ).returncode
+
+
+def _place(group: HostGroup, folder: Path) -> Path:
+    """The folder of the stand-in host; InputError if it cannot be mounted."""
+    place = folder / "hosts" / group.name
+    place.mkdir(parents=True, exist_ok=True)
+    if any(mark in str(place) for mark in ":,\\"):
+        raise InputError(
+            "the folder of a rehearsal cannot be mounted",
+            where=Location(place),
+            why="its path contains a colon, a comma or a backslash",
+            fix="use --folder",
+        )
+    return place
+
+
+def _engine(
+    group: HostGroup, folder: Path, settings: Settings, notify: Callable[[str], None]
+) -> AbstractContextManager[Mapping[str, str]]:
+    """The engine of the settings on the stand-in host, with stand-ins for the images of CANN."""
+    place = _place(group, folder)
+    write_host(place, group.host)
+    images = cann_images(group.cells, settings["base_image"])
+    return engine_on_stand_in(settings["engine"], place, group.host, images, notify)
 
 
 def rehearse_group(
@@ -140,7 +179,7 @@ def rehearse_group(
     notify: Callable[[str], None],
 ) -> tuple[RehearsedCell, ...]:
     """Run `doctor`, `plan` and `run` for the cells of the group, and read what the run reported."""
-    selection = ["--only", ",".join(group.cells), *(part for check in checks for part in ("--check", check))]
+    selection = ["--only", ",".join(group.ids), *(part for check in checks for part in ("--check", check))]
     reports = folder / "reports" / group.name
     commands = (
         ["doctor", "--need", "NPU"],
@@ -149,13 +188,14 @@ def rehearse_group(
     )
     # An earlier report must not be taken for that of a run that wrote none.
     shutil.rmtree(reports, ignore_errors=True)
-    for arguments in commands:
-        notify(f"$ npu-matrix {' '.join(arguments)}")
-        code = run_on_stand_in(group, folder, settings, arguments)
-        notify(f"exit {code}")
-        if arguments[0] == "plan" and code != EXIT_OK:
-            break
-    return read_report(reports / "report.json", group.cells)
+    with _engine(group, folder, settings, notify) as engine:
+        for arguments in commands:
+            notify(f"$ npu-matrix {' '.join(arguments)}")
+            code = run_on_stand_in(group, folder, settings, arguments, engine)
+            notify(f"exit {code}")
+            if arguments[0] == "plan" and code != EXIT_OK:
+                break
+    return read_report(reports / "report.json", group.ids)
 
 
 def contact_group(
@@ -165,9 +205,10 @@ def contact_group(
     out = folder / "first-contact" / f"{group.name}.tar.gz"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
-    arguments = ["first-contact", "--only", ",".join(group.cells), "--out", str(out), "--minutes", "60"]
-    notify(f"$ npu-matrix {' '.join(arguments)}")
-    code = run_on_stand_in(group, folder, settings, arguments)
+    arguments = ["first-contact", "--only", ",".join(group.ids), "--out", str(out), "--minutes", "60"]
+    with _engine(group, folder, settings, notify) as engine:
+        notify(f"$ npu-matrix {' '.join(arguments)}")
+        code = run_on_stand_in(group, folder, settings, arguments, engine)
     notify(f"exit {code}")
     return out, code
 

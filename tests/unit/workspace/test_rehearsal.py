@@ -128,7 +128,7 @@ def test_what_a_rehearsal_measured_is_never_shown_as_hardware(cells: list[Cell],
 
 def test_every_row_of_the_shipped_matrix_has_a_stand_in(cells: list[Cell]) -> None:
     groups = host_groups(cells)
-    assert sorted(cell for group in groups for cell in group.cells) == sorted(cell.id for cell in cells)
+    assert sorted(one for group in groups for one in group.ids) == sorted(cell.id for cell in cells)
     assert len({group.name for group in groups}) == len(groups)
     assert {group.host.shape.soc for group in groups} == {"a2", "a3"}
 

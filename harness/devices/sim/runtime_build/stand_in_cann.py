@@ -102,21 +102,30 @@ def write_cann(ascend: Path, cann: str, soc: str, cards: int) -> tuple[Path, ...
     return ASCEND / "ascend-toolkit/set_env.sh", ASCEND / "nnal/atb/set_env.sh"
 
 
-def install_runtime(runtime: Path, environ: Mapping[str, str]) -> None:
-    """Copy the libraries of the simulated runtime into the stand-in's CANN that the variables select.
+def library_folder(environ: Mapping[str, str]) -> Path:
+    """The folder with the libraries of the stand-in's CANN that the variables select, without links.
 
-    InfrastructureError if they select no stand-in: a CANN is never overwritten. Also if the stand-in has the
-    libraries for another torch_npu.
+    InfrastructureError if they select no stand-in.
     """
     home = Path(environ.get("ASCEND_TOOLKIT_HOME") or "/nonexistent")
     if not (home / STAND_IN).is_file():
         raise InfrastructureError(
             "the CANN of this host is not a stand-in",
             where=Location(home),
-            why="a rehearsal installs the simulated runtime only where `npu-matrix rehearse` wrote one",
+            why="a rehearsal uses the simulated runtime only where `npu-matrix rehearse` wrote a CANN",
             fix="use `npu-matrix rehearse`, or unset NPU_MATRIX_REHEARSAL",
         )
-    target, manifest = home / "lib64", home / "lib64" / MANIFEST
+    return home.resolve() / "lib64"
+
+
+def install_runtime(runtime: Path, environ: Mapping[str, str]) -> None:
+    """Copy the libraries of the simulated runtime into the stand-in's CANN that the variables select.
+
+    InfrastructureError if they select no stand-in: a CANN is never overwritten. Also if the stand-in has the
+    libraries for another torch_npu.
+    """
+    target = library_folder(environ)
+    manifest = target / MANIFEST
     if manifest.is_file():
         if manifest.read_bytes() == (runtime / MANIFEST).read_bytes():
             return
