@@ -90,16 +90,20 @@ REPLACED = (
         part=("container engine", "容器引擎"),
         stand_in=(
             (
-                "cells are virtual environments; with --engine docker, a Docker daemon that sees the stand-in, "
-                "and for CANN's image one of the same name with the stand-in's CANN on an image of Python"
+                "cells are virtual environments; with --engine docker, a Docker daemon that sees the "
+                "stand-in, and for CANN's image one of the same name with the stand-in's CANN on an image of "
+                "Python"
             ),
             (
                 "单元是虚拟环境；使用 --engine docker 时，启动一个能看到替身主机的 Docker 守护进程，"
-                "并用 Python 镜像加上替身的 CANN 制作与 CANN 镜像同名的镜像"
+                "并在 Python 镜像上加入替身的 CANN，用与 CANN 镜像相同的名字"
             ),
         ),
         untried=(
-            "the images that Ascend publishes, with their system packages and variables; Ascend Docker Runtime",
+            (
+                "the images that Ascend publishes, with their system packages and variables; Ascend Docker "
+                "Runtime"
+            ),
             "Ascend 发布的镜像及其系统软件包和变量、Ascend Docker Runtime",
         ),
     ),
