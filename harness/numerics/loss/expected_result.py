@@ -20,10 +20,6 @@ from harness.serialisation import to_json
 
 FORMAT = "npu-matrix-loss-reference/1"
 
-TRAILING_OPERATIONS = 8
-"""Rounded operations that an autograd engine may add between the last analysed value and the returned
-gradient (multiplication by the incoming gradient, masks, casts)."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedGradient:
@@ -96,7 +92,7 @@ def expect_loss(loss: Bounded, gradient: Bounded, valid: Mask, branches: Branche
     undecided = branches.undecided & valid
     half = branches.half & active & ~undecided
     value_tolerance = _tolerance(loss, 2)
-    tolerance = _tolerance(gradient, TRAILING_OPERATIONS)
+    tolerance = _tolerance(gradient, contract.trailing)
     full = gradient.value
     low = np.where(active, round_to(full - tolerance, contract.io), 0.0)
     high = np.where(active, round_to(full + tolerance, contract.io), 0.0)

@@ -147,15 +147,16 @@ def _judge_gradient(
 
 
 def _wrong_gradients_inside(expected: ExpectedGradient) -> list[str]:
-    """Which wrong gradients the intervals contain as a whole. Then a correct one is no evidence."""
-    exact = np.where(expected.zero, 0.0, expected.exact)
-    if not exact.any():
+    """Which wrong gradients the intervals contain as a whole, if they are made of a gradient that the
+    intervals contain. Then a gradient inside of them is no evidence."""
+    if not np.where(expected.zero, 0.0, expected.exact).any():
         return []
-    return [
-        what
-        for what, factor in WRONG_SCALES.items()
-        if bool(((exact * factor >= expected.low) & (exact * factor <= expected.high) | expected.zero).all())
-    ]
+    wrong = []
+    for what, factor in WRONG_SCALES.items():
+        overlaps = (factor * expected.high >= expected.low) & (factor * expected.low <= expected.high)
+        if bool((overlaps | expected.zero).all()):
+            wrong.append(what)
+    return wrong
 
 
 def _row_reasons(gradient: Array, expected: ExpectedGradient, contract: Contract) -> list[str]:

@@ -11,13 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import PROMPT, RESPONSE, ActorCase, Arrays, ModelShape, UpdateSettings
-from harness.numerics.arithmetic.precision_contract import BF16_NATIVE, FP16_NATIVE, FP32, Contract, round_to
+from harness.numerics.arithmetic.precision_contract import (
+    BF16_APPROXIMATE,
+    FP16_NATIVE,
+    FP32,
+    Contract,
+    round_to,
+)
 
 STEPS = 10
 GROUPS, GROUP = 2, 4
 HOST = "host"
 
-CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_NATIVE, "float16": FP16_NATIVE}
+CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_APPROXIMATE, "float16": FP16_NATIVE}
 
 MODEL = ModelShape(hidden_size=32, vocab_size=48)
 UPDATE = UpdateSettings(

@@ -88,6 +88,14 @@ def test_no_verdict_hangs_on_where_the_limit_of_undecided_tokens_is(name):
     assert [share for share in shares if 0.15 < share < 0.3] == []
 
 
+@pytest.mark.parametrize(("name", "limit"), [("bf16-native", 0.1525), ("fp16-native", 0.135)])
+def test_few_cases_are_ill_posed_in_16_bits(name, limit):
+    """At most half of the shares of the first prototype, 30.5 and 27.0 %."""
+    cases = [case for case in battery(seed=7, contract=CONTRACTS[name]) if case.severity == REQUIRED]
+    verdicts = [judge(case, PlainCandidate("fp64")(case)) for case in cases]
+    assert sum(one.status is LossStatus.ILL_POSED for one in verdicts) <= limit * len(cases)
+
+
 @pytest.mark.parametrize("name", ["bf16-native", "fp16-native"])
 def test_arithmetic_in_16_bits_is_asked_what_it_can_decide(name):
     """Only the clip range of the paper, whose bounds round to 1, numbers beyond the format, and cases whose

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.precision_contract import FP32, Contract
+from harness.numerics.arithmetic.precision_contract import FORMATS, FP32, Contract
 from harness.numerics.loss.cases import case_inputs
 from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
 from harness.numerics.loss.loss_measurements import REQUIRED, ROBUSTNESS
@@ -25,6 +25,9 @@ COARSE_MEANS = (0.1, -0.1, 0.2, -0.2, 0.6, -0.6, 0.9, -0.9)
 2^-8 and 2^-7 apart, and an exponential may be wrong by three of these steps. Mean log-ratios have at least
 this distance from the bounds."""
 
+NARROW_DRIFT = 4.0
+"""The largest log-ratio for arithmetic in fp16, in which e^12 is infinite, and a thousand times e^5, too."""
+
 NO_SETTINGS: LossSettings = {}
 
 Drift = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
@@ -38,6 +41,15 @@ class CaseBuilder:
         self.seed = seed
         self.contract = contract
         self.suffix = "" if contract is FP32 else f"@{contract.name}"
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the arithmetic has the range of fp16."""
+        return self.contract.largest < FORMATS["bf16"].largest
+
+    def drift(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Log-ratios that the arithmetic can exponentiate and add."""
+        return np.clip(values, -NARROW_DRIFT, NARROW_DRIFT) if self.is_narrow else values
 
     def rng(self, family: str) -> np.random.Generator:
         """The random numbers of one family of cases."""
@@ -94,7 +106,7 @@ class CaseBuilder:
         rng = self.rng(family)
         mask = case_inputs.mask(rng, *shape, lengths)
         old = case_inputs.old_log_probs(rng, *shape)
-        moved = drift(rng, *shape)
+        moved = self.drift(drift(rng, *shape))
         new = old + (case_inputs.recentred(moved, mask, row_means) if row_means else moved)
         arrays: dict[str, NDArray[Any]] = {
             "old_log_prob": old,

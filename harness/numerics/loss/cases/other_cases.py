@@ -24,7 +24,7 @@ def divergences(build: CaseBuilder) -> Iterator[LossCase]:
         if size == "large":
             drift[3, :8] = rng.choice([-25.0, 25.0], 8)
         arrays = {
-            "log_prob": np.where(mask > 0, ref + drift, 50.0),
+            "log_prob": np.where(mask > 0, ref + build.drift(drift), 50.0),
             "ref_log_prob": np.where(mask > 0, ref, -50.0),
             "response_mask": mask,
         }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from harness.numerics.loss.cases import case_inputs
 from harness.numerics.loss.cases.case_builder import FOUR_MODES, CaseBuilder, Drift
-from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
 
 TWO_MODES = ("token-mean", "seq-mean-token-mean")
 GSPO_MODE = ("seq-mean-token-mean",)
@@ -22,13 +22,21 @@ PAPER_MEANS = (1e-4, -1e-4, 2e-4, -2e-4, 6e-4, -6e-4, 9e-4, -9e-4)
 """Mean log-ratios inside and outside the clip range of the paper, so that every seed has both."""
 
 GLOBAL_BATCH = {"dp_size": 4, "batch_num_tokens": 2600, "global_batch_size": 64, "loss_scale_factor": 100}
-PRODUCTION = {
+PRODUCTION: LossSettings = {
     "batch_num_tokens": 2048 * 600,
     "global_batch_size": 2048,
     "loss_scale_factor": 8192,
 }
 """A micro-batch of 8 responses from a batch of 128 x 16 with 600 tokens on average, as in GSPO recipes for 16
 cards: gradients are near 5e-7."""
+
+NARROW_PRODUCTION: LossSettings = {
+    "batch_num_tokens": 100 * 600,
+    "global_batch_size": 100,
+    "loss_scale_factor": 256,
+}
+"""The same for arithmetic in fp16. Its largest number is 65,504, and numbers near 5e-7 have three bits there,
+so a trainer scales such losses."""
 
 
 def _tokens(spread: float) -> Drift:
@@ -69,10 +77,12 @@ def gspo(build: CaseBuilder) -> Iterator[LossCase]:
     """GSPO at every distance from the policy, with the clip range of the paper and with wider ones."""
     policy = partial(build.policy, capped=False)
     paper = partial(policy, settings=PAPER_CLIP, row_means=PAPER_MEANS)
+    adapting_paper = partial(paper, adapts=True)
     narrow = {"clip_ratio_low": 0.03, "clip_ratio_high": 0.04}
     adapting = partial(policy, adapts=True, settings=narrow)
     drift = _rows(0.05, 0.1)
-    yield from paper("gspo-on", _rows(3e-4, 2e-3), shape=(16, 128), modes=(*FOUR_MODES, "token-sum"))
+    on_modes = (*FOUR_MODES, "token-sum")
+    yield from adapting_paper("gspo-on", _rows(3e-4, 2e-3), shape=(16, 128), modes=on_modes)
     yield from paper("gspo-near", _rows(1e-3, 0.02))
     yield from policy("gspo-off", _rows(0.25, 0.1), advantage="sequence", adapts=True)
     yield from policy("gspo-far", _far_rows, advantage="alternating", settings={"clip_ratio_high": 0.2})
@@ -81,7 +91,7 @@ def gspo(build: CaseBuilder) -> Iterator[LossCase]:
     yield from adapting("gspo-skew", _rows(0.02, 0.05), lengths="skew", shape=(16, 128), settings=narrower)
     yield from adapting("gspo-weighted", drift, weighted=True, modes=GSPO_MODE)
     yield from adapting("gspo-turns", drift, lengths="turns", modes=GSPO_MODE)
-    yield from paper("gspo-large", _rows(5e-4, 0.02), shape=(64, 512), modes=TWO_MODES)
+    yield from adapting_paper("gspo-large", _rows(5e-4, 0.02), shape=(64, 512), modes=TWO_MODES)
     wide = {"clip_ratio_low": 0.1, "clip_ratio_high": 0.1}
     yield from adapting("gspo-token", _rows(0.1, 0.1), advantage="token", modes=GSPO_MODE, settings=wide)
     yield from adapting("gspo-global", drift, modes=TWO_MODES, settings={**narrow, **GLOBAL_BATCH})
@@ -101,13 +111,16 @@ def production(build: CaseBuilder) -> Iterator[LossCase]:
     """One micro-batch of a production step, with global denominators and with the scale of releases without
     them."""
     shape = (8, 1024)
-    scaled = {"scale": 8 / 2048}
+    batch = NARROW_PRODUCTION if build.is_narrow else PRODUCTION
+    scaled: LossSettings = {"scale": 8 / float(batch["global_batch_size"])}
     grpo, gspo = _tokens(0.03), _rows(6e-4, 0.02)
-    gspo_policy = partial(build.policy, shape=shape, row_means=PAPER_MEANS, capped=False)
-    yield from build.policy("grpo-production", grpo, shape=shape, settings=PRODUCTION)
-    yield from gspo_policy("gspo-production", gspo, settings={**PRODUCTION, **PAPER_CLIP})
+    gspo_policy = partial(build.policy, shape=shape, row_means=PAPER_MEANS, capped=False, adapts=True)
+    yield from build.policy("grpo-production", grpo, shape=shape, settings=batch)
+    yield from gspo_policy("gspo-production", gspo, settings={**batch, **PAPER_CLIP})
     # Sums over more tokens than any kernel reduces in one block, and many data-parallel ranks.
-    ranks = {**PRODUCTION, "dp_size": 16}
-    yield from build.policy("grpo-long", grpo, shape=(2, 8192), modes=TWO_MODES, settings=ranks)
+    ranks: LossSettings = {**batch, "dp_size": 16}
+    # Two rows of a group may both have the advantage 0.
+    long = partial(build.policy, shape=(2, 8192), advantage="sequence")
+    yield from long("grpo-long", grpo, modes=TWO_MODES, settings=ranks)
     yield from build.policy("grpo-accumulated", grpo, shape=shape, modes=TWO_MODES, settings=scaled)
     yield from gspo_policy("gspo-accumulated", gspo, modes=GSPO_MODE, settings={**scaled, **PAPER_CLIP})

@@ -17,6 +17,7 @@ of rows (up to 0.6.0). With `dp_size_divides`, d is 1 divided by the data-parall
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,12 @@ OPERATIONS_OF = {
     "token-mean": 3,
     "token-sum": 1,
     "seq-mean-token-sum": 3,
-    "seq-mean-token-mean": 6,
+    "seq-mean-token-mean": 5,
     "seq-mean-token-sum-norm": 4,
 }
-"""Rounded operations between a token loss and its share of the scalar: mask, length, count and dp factors,
-and the 1e-8 that implementations add to a denominator (at most half a unit roundoff)."""
+"""Rounded operations between a token loss and its share of the scalar: the length and the division by it,
+the count, the dp factor, and the 1e-8 that implementations add to a denominator (at most half a unit
+roundoff)."""
 
 
 def coefficients(mask: NDArray[Any], case: LossCase) -> Bounded:
@@ -94,4 +96,5 @@ def total(token_losses: Bounded, weights: Bounded, valid: Mask, contract: Contra
     relative = np.where(
         weights.value != 0, weights.error / np.where(weights.value == 0, 1.0, np.abs(weights.value)), 0.0
     )
-    return shares.sum(where=valid).widened(float(relative.max(initial=0.0)) * rounding + contract.underflow)
+    loss = shares.sum(where=valid).widened(float(relative.max(initial=0.0)) * rounding + contract.underflow)
+    return replace(loss, overflow=loss.overflow or token_losses.sum(where=valid).overflow)

@@ -71,4 +71,6 @@ def _k3(distance: Bounded, valid: Mask) -> tuple[Bounded, Bounded, Branches]:
         undecided=(np.abs(beyond) <= argument_margin) | (np.abs(above) <= value_margin),
         half=np.zeros_like(valid),
     )
-    return raw.clip(-VALUE_CLAMP, VALUE_CLAMP), -(power - 1.0), branches
+    # Autograd multiplies e^x by the incoming gradient, and rounds it, before it subtracts that gradient.
+    incoming = power.widened(contract.unit * power.value)
+    return raw.clip(-VALUE_CLAMP, VALUE_CLAMP), -(incoming - 1.0), branches

@@ -69,7 +69,9 @@ def _sequence_ratio(log_ratio: Bounded, valid: Mask) -> tuple[Bounded, Mask, Mas
     mean = log_ratio.sum(-1, where=valid) / Bounded.exact(lengths, contract).widened(contract.unit * lengths)
     margin = contract.safety * mean.error + 2 * SEQUENCE_CLAMP * contract.unit
     distance = mean.value - SEQUENCE_CLAMP
-    ratio = mean.clip(high=SEQUENCE_CLAMP).exp().column().spread(valid.shape)
+    # verl adds the mean to log_prob - sg[log_prob] before the exponential.
+    added = mean.widened(contract.unit * np.abs(mean.value))
+    ratio = added.clip(high=SEQUENCE_CLAMP).exp().column().spread(valid.shape)
     passes = valid & (distance <= 0)[:, None]
     return ratio, passes, valid & (np.abs(distance) <= margin)[:, None]
 
