@@ -96,10 +96,12 @@ def update(
         raise InputError(f"--since {since!r} is not a date", fix="write YYYY-MM-DD")
     target = output or user_pack_file(settings.cache)
     at_hand = pack_at_hand(settings.cache)
-    start = target if target.is_file() else at_hand.pack.file if at_hand.pack and not output else None
+    # A pack in the cache that lacks what the shipped one has is replaced.
+    start = at_hand.pack.file if at_hand.pack and not output else target if target.is_file() else None
     request = UpdateRequest(
         packages=packages or PACKAGES,
         mirrors=mirror_folders(),
+        began_with="" if output else at_hand.shipped_digest,
         since=since,
         seconds=minutes * 60 if minutes is not None else float("inf"),
     )

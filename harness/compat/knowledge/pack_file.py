@@ -103,10 +103,12 @@ class _Arranged:
     chunks: list[bytes]
 
 
-def write_pack(target: Path, packages: Mapping[str, PackagedFiles], kept: PackFile | None = None) -> str:
+def write_pack(
+    target: Path, packages: Mapping[str, PackagedFiles], kept: PackFile | None = None, began_with: str = ""
+) -> str:
     """Write a pack and return its digest. Equal packages give equal digests.
 
-    kept: an open pack, whose other packages are copied.
+    kept: an open pack, whose other packages are copied. began_with: see `PackFile.began_with`.
     """
     digests = {}
     with new_file(target) as file:
@@ -137,6 +139,7 @@ def write_pack(target: Path, packages: Mapping[str, PackagedFiles], kept: PackFi
                 )
             digest = digest_json([FORMAT, FORMAT_VERSION, digests])
             rows = {"format": FORMAT, "version": str(FORMAT_VERSION), "digest": digest}
+            rows["began_with"] = began_with
             rows["packages"] = json.dumps(digests, sort_keys=True)
             rows["newest"] = max([kept.newest if kept else "", *map(_newest, packages.values())])
             database.executemany("INSERT INTO meta VALUES (?, ?)", sorted(rows.items()))
@@ -228,6 +231,8 @@ class PackFile:
         self.digest: str = meta["digest"]
         # When its newest release was uploaded, YYYY-MM-DD, or "".
         self.newest: str = meta.get("newest", "")
+        # The digest of the shipped pack to which updates added releases, or "".
+        self.began_with: str = meta.get("began_with", "")
 
     @property
     def packages(self) -> tuple[str, ...]:

@@ -222,6 +222,11 @@ class SurfacePack:
         return self._file.newest
 
     @property
+    def began_with(self) -> str:
+        """The digest of the shipped pack to which updates added releases, or ""."""
+        return self._file.began_with
+
+    @property
     def packages(self) -> tuple[str, ...]:
         """The packages, by their normal names, sorted."""
         return self._file.packages

@@ -36,11 +36,12 @@ CHECKPOINT_S = 600.0
 class UpdateRequest:
     """What to read. seconds: how long to read; the releases that remain are read by the next update.
 
-    mirrors: folders of clones, for packages whose releases are tags.
+    mirrors: folders of clones, for packages whose releases are tags. began_with: see `PackFile.began_with`.
     """
 
     packages: tuple[str, ...] = PACKAGES
     mirrors: tuple[Path, ...] = ()
+    began_with: str = ""
     since: str = SINCE
     seconds: float = float("inf")
 
@@ -82,7 +83,7 @@ def update_pack(
         with gc_paused(), tempfile.TemporaryDirectory(prefix="surfaces-") as folder:
             fetcher = ReleaseFetcher(cache=Path(folder), command=run_quietly, mirrors=request.mirrors)
             commits = tagged.commits if tagged else {}
-            one = _PackageUpdater(package, target, start, fetcher, commits, progress)
+            one = _PackageUpdater(package, target, start, fetcher, commits, progress, request.began_with)
             done.append(one.update(listed, plan))
         start = target if target.is_file() else start
     return done
@@ -99,7 +100,9 @@ class _PackageUpdater:
         fetcher: ReleaseFetcher,
         commits: Mapping[str, str],
         progress: Progress,
+        began_with: str,
     ) -> None:
+        self._began_with = began_with
         self._package, self._target, self._start = package, target, start
         self._fetcher, self._commits, self._progress = fetcher, commits, progress
         self._written = time.monotonic()
@@ -138,7 +141,7 @@ class _PackageUpdater:
     def _write(self, build: PackageBuild) -> None:
         files = build.files()
         if files.releases != self._stored:
-            write_pack(self._target, {self._package: files}, _opened(self._start))
+            write_pack(self._target, {self._package: files}, _opened(self._start), self._began_with)
             self._start, self._stored = self._target, files.releases
         self._written = time.monotonic()
 

@@ -15,6 +15,7 @@ from package_server import PackageServer, index, server
 from harness.cli.knowledge_command import command
 from harness.compat.knowledge import pack_at_hand
 from harness.compat.knowledge.pack_at_hand import user_pack_file
+from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, write_pack
 from harness.compat.knowledge.surface_pack import InRelease, SurfacePack
 from harness.errors import HarnessError
 from harness.settings import load_settings
@@ -72,6 +73,21 @@ def test_a_second_update_reads_only_what_is_new_and_has_the_digest_of_a_fresh_pa
     assert server.sent - before < before
     _code, fresh = knowledge("update", "lib", "--output", str(tmp_path / "fresh.pack"))
     assert fresh["digest"] == found["digest"]
+
+
+def test_an_update_begins_with_the_shipped_pack_after_an_upgrade(
+    knowledge: Knowledge, releases: Any, tmp_path: Path
+) -> None:
+    """The pack in the cache has no `other`, which the new shipped one has."""
+    knowledge("update", "lib")
+    shipped = {"other": PackagedFiles(releases=(PackedRelease(version="1"),), contents={"1": {}})}
+    digest = write_pack(tmp_path / "none.pack", shipped)
+    assert [one["package"] for one in knowledge("status")[1]["packages"]] == ["other"]
+    knowledge("update", "lib")
+    assert [one["package"] for one in knowledge("status")[1]["packages"]] == ["lib", "other"]
+    assert SurfacePack(user_pack_file(tmp_path / "cache")).began_with == digest
+    # The next update adds to the user's own.
+    assert knowledge("update", "lib")[1]["updates"][0]["added"] == []
 
 
 def test_an_interrupted_update_keeps_what_it_read(

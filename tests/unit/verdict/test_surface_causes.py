@@ -101,7 +101,7 @@ def pack_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def derived(text: str, pack_file: Path, **versions: str):
     given = {name.replace("_", "-"): version for name, version in versions.items()}
-    root = triage_text(text.encode(), versions=given, surfaces=PackAtHand((pack_file,))).root
+    root = triage_text(text.encode(), versions=given, surfaces=PackAtHand(pack_file)).root
     return root.derived if root else None
 
 
@@ -285,11 +285,11 @@ def test_who_expects_it_was_released_for_another_version(pack_file: Path) -> Non
 
 def test_a_missing_or_damaged_pack_is_told_and_nothing_is_derived(tmp_path: Path, pack_file: Path) -> None:
     text = (USER + "ImportError: cannot import name 'new' from 'vllm.core' (/x/vllm/core.py)").encode()
-    absent = triage_text(text, surfaces=PackAtHand((tmp_path / "no.pack",)))
+    absent = triage_text(text, surfaces=PackAtHand(tmp_path / "no.pack"))
     assert any("there is no surface pack (npu-matrix knowledge update)" in note for note in absent.notes)
     damaged = tmp_path / "damaged.pack"
     damaged.write_bytes(pack_file.read_bytes()[:4000])
-    found = triage_text(text, surfaces=PackAtHand((damaged,)))
+    found = triage_text(text, surfaces=PackAtHand(damaged))
     assert any("releases were not compared" in note and "damaged.pack" in note for note in found.notes)
     for one in (absent, found):
         assert one.root is not None
@@ -297,23 +297,25 @@ def test_a_missing_or_damaged_pack_is_told_and_nothing_is_derived(tmp_path: Path
 
 
 def test_a_log_that_asks_nothing_opens_no_pack(tmp_path: Path) -> None:
-    surfaces = PackAtHand((tmp_path / "no.pack",))
+    surfaces = PackAtHand(tmp_path / "no.pack")
     assert not triage_text(b"ValueError: tile 17 is odd\n", surfaces=surfaces).notes
 
 
-def test_the_newer_of_two_packs_is_used(tmp_path: Path) -> None:
-    older = PackagedFiles(
-        releases=(PackedRelease(version="1.0", uploaded="2025-01-01"),), contents={"1.0": {}}
-    )
-    newer = PackagedFiles(
-        releases=(PackedRelease(version="2.0", uploaded="2026-01-01"),), contents={"2.0": {}}
-    )
-    write_pack(tmp_path / "older.pack", {"lib": older})
-    write_pack(user_pack_file(tmp_path), {"lib": newer})
-    for files_ in ([tmp_path / "older.pack", user_pack_file(tmp_path)],):
-        pack = PackAtHand(files_).pack
+def test_a_pack_of_the_user_that_lacks_what_the_shipped_one_has_is_not_used(tmp_path: Path) -> None:
+    """One from before an upgrade said of names that they are in none of its four releases."""
+    both, newest = releases({"1.0": {}, "2.0": {}}), releases({"3.0": {}})
+    digest = write_pack(tmp_path / "shipped.pack", {"lib": both})
+
+    def used(began_with: str) -> list[str]:
+        write_pack(user_pack_file(tmp_path), {"lib": newest}, began_with=began_with)
+        pack = PackAtHand(tmp_path / "shipped.pack", user_pack_file(tmp_path)).pack
         assert pack is not None
-        assert pack.newest == "2026-01-01"
+        return [one.version for one in pack.releases("lib")]
+
+    assert used(began_with=digest) == ["3.0"]
+    assert used(began_with="") == used(began_with="of another release") == ["1.0", "2.0"]
+    # A build without a pack of its own uses what there is.
+    assert PackAtHand(tmp_path / "none.pack", user_pack_file(tmp_path)).pack is not None
     assert pack_at_hand(tmp_path).pack is not None
 
 
@@ -547,7 +549,7 @@ def test_of_very_many_failures_the_last_and_the_first_ones_are_looked_up(pack_fi
         )
 
     log = "".join(failure(f"never{number}", "worker") for number in range(60)) + failure("new", "late")
-    found = triage_text(log.encode(), versions={"vllm": "0.8.5"}, surfaces=PackAtHand((pack_file,)))
+    found = triage_text(log.encode(), versions={"vllm": "0.8.5"}, surfaces=PackAtHand(pack_file))
     derived_causes = [one.derived for one in found.findings if one.derived]
     assert 1 < sum(one.degree != "symptom" for one in derived_causes) < 60
     assert any(one.degree == "proven" for one in derived_causes)
