@@ -231,6 +231,11 @@ class Settings:
         return os.path.realpath(self.path("matrix")) == os.path.realpath(shipped_file(MATRIX_FILE))
 
     @property
+    def has_own_matrix(self) -> bool:
+        """Whether the matrix is not the shipped one that stands in where this folder has none."""
+        return self.values["matrix"].origin != SHIPPED
+
+    @property
     def patches(self) -> Path:
         """The folder with the patch stacks: of the checkout, or the shipped one with the shipped matrix."""
         own = self.root / "patches"

@@ -63,6 +63,11 @@ CODES = {
     type=click.Choice(["static", "build", "numerics", "convergence"]),
     help="With AXIS: run missing checks, cheapest tier first, up to this tier.",
 )
+@click.option(
+    "--add",
+    metavar="STACK",
+    help="Add this stack of the advice to matrix.yaml, and write the file if there is none.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.advice).")
 @click.pass_obj
 def command(settings: Settings, /, wanted: str | None, as_json: bool, **options: Any) -> int:
@@ -101,6 +106,8 @@ def _refuse_combinations(wanted: str | None, options: dict[str, Any]) -> None:
         raise click.UsageError("--probe needs AXIS without a value")
     if (options["cell"] is not None) != (wanted is not None and "=" in wanted):
         raise click.UsageError("AXIS=VALUE and --on need each other")
+    if options["add"] and wanted is not None:
+        raise click.UsageError("--add is for stacks of a host, without AXIS")
     if options["cell"] is not None and options["given"]:
         raise click.UsageError("--with needs AXIS without a value")
     of_host = [name for name in ("soc", "cann", "driver", "python", "device") if options[name]]

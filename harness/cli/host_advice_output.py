@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from harness.devices.host.soc import is_driver_version, soc_family
 from harness.errors import InputError, Location
 from harness.matrix.version_matrix import Matrix
 from harness.plan.feasibility.newest_versions import CheckProof
 from harness.plan.feasibility.stack_advice import Advice, AdviceRequest, RejectedStack, advise_stacks
 from harness.settings import Settings
+from harness.workspace.adoption.advised_stack import add_stack
 from harness.workspace.execution.host_advice import KnownStack, known_stacks, releases_on_index
 from harness.workspace.execution.version_probe import parse_conditions
 from harness.workspace.planning.open_plan import inspect_this_host
@@ -29,7 +32,10 @@ def describe_stacks(
     ask = options["index"]
     newest = releases_on_index(matrix, ["verl", "vllm_ascend"]) if ask else {}
     advice = advise_stacks(matrix, request, {"verl": newest.get("verl", [])})
-    known = known_stacks(settings, matrix, advice.stacks[: options["most"]], driver, ask_index=ask)
+    known, unfit = known_stacks(settings, matrix, advice.stacks, driver, most=options["most"], ask_index=ask)
+    advice = replace(advice, rejected=(*unfit, *advice.rejected))
+    again = _options(request, driver, options)
+    commands = [_commands(one, again, elsewhere=not settings.has_own_matrix) for one in known]
     report: dict[str, object] = {
         "host": {
             "soc": request.soc,
@@ -39,14 +45,17 @@ def describe_stacks(
             "device": request.device,
         },
         "needs": list(request.needs),
-        "stacks": [_json(one) for one in known],
+        "stacks": [_json(one, shown) for one, shown in zip(known, commands, strict=True)],
         "rejected": [
             {"axes": {axis: str(version) for axis, version in one.axes.items()}, "reasons": list(one.reasons)}
             for one in advice.rejected
         ],
         "newest_on_index": {axis: str(found[0]) for axis, found in newest.items() if found},
     }
-    return report, list(_lines(request, driver, advice, known)), bool(known)
+    lines = list(_lines(request, driver, advice, known, commands))
+    if options["add"]:
+        lines = [_add(settings, matrix, options["add"], known)]
+    return report, lines, bool(known)
 
 
 def _request(matrix: Matrix, options: Mapping[str, Any]) -> tuple[AdviceRequest, str]:
@@ -74,9 +83,11 @@ def _request(matrix: Matrix, options: Mapping[str, Any]) -> tuple[AdviceRequest,
             matrix.axes[name].parse(value)
         except ValueError as error:
             raise InputError(f"--{name}: {error}") from None
-    if values["soc"] not in matrix.axes["soc"].values:
-        known = ", ".join(matrix.axes["soc"].values)
-        raise InputError(f"unknown SoC family {values['soc']!r}", fix=f"one of: {known}")
+    values["soc"] = _soc(matrix, values["soc"])
+    if options["driver"] and not is_driver_version(options["driver"]):
+        raise InputError(
+            f"--driver: {options['driver']!r} is not a driver version, such as 25.5.0 or 26.0.rc1"
+        )
     if options["python"]:
         try:
             matrix.axes["python"].parse(options["python"])
@@ -93,11 +104,29 @@ def _request(matrix: Matrix, options: Mapping[str, Any]) -> tuple[AdviceRequest,
     return request, options["driver"] or (host.driver if host else "")
 
 
+def _soc(matrix: Matrix, given: str) -> str:
+    """The SoC family of the matrix for its name in any case, or for a chip as npu-smi prints it."""
+    known = matrix.axes["soc"].values
+    family = given.lower() if given.lower() in known else soc_family(given)
+    if family in known:
+        return family
+    of = (
+        f"{given} is of the family {family}, which"
+        if family
+        else f"{given!r} is no known chip or family, and"
+    )
+    raise InputError(
+        f"--soc: {of} no stack of this matrix is for",
+        fix=f"one of: {', '.join(known)}, or a chip as npu-smi prints it, such as 910B3 or 910_9392",
+    )
+
+
 def _lines(
     request: AdviceRequest,
     driver: str,
     advice: Advice,
     known: tuple[KnownStack, ...],
+    commands: Sequence[Sequence[str]],
 ) -> Iterator[str]:
     yield (
         f"for {request.soc}, CANN {request.cann}, driver {driver or 'not known'}, device {request.device}, "
@@ -122,7 +151,7 @@ def _lines(
             if risk.mend:
                 yield f"     do: {risk.mend}"
         yield "   to go on:"
-        yield from (f"     {command}" for command in _commands(one))
+        yield from (f"     {command}" for command in commands[number - 1])
     for rejected in advice.rejected[:MOST_REJECTED]:
         yield ""
         yield from _rejection(rejected)
@@ -170,21 +199,47 @@ def _first(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _commands(one: KnownStack) -> list[str]:
-    """Three commands: test the stack, see what is known of it, and export it."""
+def _commands(one: KnownStack, again: Sequence[str], *, elsewhere: bool) -> list[str]:
+    """Three commands: test the stack, see what is known of it, and export it.
+
+    again: the options of this command. elsewhere: this folder has no matrix.yaml, so nothing runs in it.
+    """
     if one.cell is not None:
         profile = "" if one.profile == "default" else f" --profile {one.profile}"
+        explain = f"npu-matrix{profile} explain {one.cell.id}"
         return [
+            *(["npu-matrix init"] if elsewhere else []),
             f"npu-matrix{profile} run --only {one.cell.id}",
-            f"npu-matrix{profile} explain {one.cell.id}",
+            *([] if elsewhere else [explain]),
             f"npu-matrix{profile} lock {one.cell.id} --export dockerfile --output build",
         ]
     name = stack_name(one.stack.values)
     return [
-        f"add to `stacks:` in matrix.yaml: {_entry(name, one.stack.values)}",
-        f"npu-matrix run --only {shlex.quote(f'{name}*')}",
+        shlex.join(["npu-matrix", "advise", *again, "--add", name]),
+        f"npu-matrix run --only {name}",
         f"npu-matrix lock {name} --export dockerfile --output build",
     ]
+
+
+def _options(request: AdviceRequest, driver: str, options: Mapping[str, Any]) -> list[str]:
+    """The options that give this advice again, also on another host."""
+    said = {"--soc": request.soc, "--cann": request.cann, "--driver": driver, "--python": request.python}
+    words = [word for option, value in said.items() if value for word in (option, value)]
+    words += ["--need", ",".join(request.needs)] if options["needs"] else []
+    words += ["--device", request.device] if request.device != "npu" else []
+    words += [word for condition in options["given"] for word in ("--with", condition)]
+    return words + ([] if options["index"] else ["--no-index"])
+
+
+def _add(settings: Settings, matrix: Matrix, name: str, known: Sequence[KnownStack]) -> str:
+    """Add the advised stack of this name to matrix.yaml, and say so."""
+    found = {stack_name(one.stack.values): one.stack.values for one in known}
+    if name not in found:
+        raise InputError(
+            f"--add: the advice has no stack {name!r}",
+            fix=f"one of: {', '.join(found) or 'none'}; --most shows more stacks",
+        )
+    return add_stack(settings, matrix, name, found[name])
 
 
 def stack_name(values: Mapping[str, str]) -> str:
@@ -193,11 +248,6 @@ def stack_name(values: Mapping[str, str]) -> str:
     leading = [f"{word}-{values[axis]}" for axis, word in named.items() if axis in values]
     words = [*leading, f"cann-{values['cann']}", values["soc"]]
     return "-".join(words).lower().replace(".", "-").replace("+", "-")
-
-
-def _entry(name: str, values: Mapping[str, str]) -> str:
-    axes = ", ".join(f"{axis}: {value}" for axis, value in values.items())
-    return f"{name}: {{title: {name}, source: npu-matrix advise, axes: {{{axes}}}}}"
 
 
 def _rejection(rejected: RejectedStack) -> Iterator[str]:
@@ -210,7 +260,7 @@ def _rejection(rejected: RejectedStack) -> Iterator[str]:
     yield from (f"   {reason}" for reason in rejected.reasons[:2])
 
 
-def _json(one: KnownStack) -> dict[str, object]:
+def _json(one: KnownStack, commands: Sequence[str]) -> dict[str, object]:
     return {
         "axes": one.stack.values,
         "publication": one.stack.level.value,
@@ -234,7 +284,7 @@ def _json(one: KnownStack) -> dict[str, object]:
         "expected_failures": list(one.expected),
         "risks": [{"what": risk.what, "do": risk.mend, "source": risk.source} for risk in one.risks],
         "on_index": dict(one.on_index),
-        "commands": _commands(one),
+        "commands": list(commands),
     }
 
 

@@ -68,6 +68,11 @@ def driver_misfit(cann: str, driver: str) -> str:
     return f"CANN {cann} is published with driver {needed} or newer, this host has {driver} ({source})"
 
 
+def is_driver_version(text: str) -> bool:
+    """Whether the text begins like a driver version, such as 25.5.0 or 26.0.rc1."""
+    return _release_line(text) is not None
+
+
 def _release_line(version: str) -> tuple[int, int] | None:
     match = re.match(r"^(\d+)\.(\d+)", version)
     return (int(match.group(1)), int(match.group(2))) if match else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.devices.host.soc import driver_misfit
 from harness.errors import HarnessError
@@ -14,10 +15,12 @@ from harness.matrix.version_matrix import Matrix
 from harness.outcome import Evidence
 from harness.patchstack.stacks.patch_sources import PatchSources
 from harness.plan.feasibility.newest_versions import CellProof, CheckProof
-from harness.plan.feasibility.stack_advice import AdvisedStack
+from harness.plan.feasibility.stack_advice import AdvisedStack, RejectedStack
+from harness.plan.keys.facets import NPU_HOST_ARCHITECTURE
 from harness.settings import Settings
 from harness.sources.packages.index_lookup import PackageIndex, ReleaseNotFoundError
 from harness.sources.packages.index_settings import index_environment
+from harness.sources.packages.release_archive import TargetPlatform
 from harness.workspace.downloads import run_quietly
 from harness.workspace.execution.version_probe import known_proofs, profile_of_cell
 from harness.workspace.planning.host_wheels import HostWheel, asking_once, host_wheels, lookup_variants
@@ -25,6 +28,8 @@ from harness.workspace.planning.open_plan import expectations, patch_sources
 
 #: The axes that a cell must have for its outcomes to be about a stack; others are compared if it has them.
 _DECISIVE = ("verl", "vllm_ascend", "torch_npu", "cann", "soc", "device")
+#: How many candidates the package index is asked for.
+MOST_ASKED = 40
 #: The evidence that counts for each kind of device. Neither counts for the other.
 _COUNTING = {
     "npu": frozenset({Evidence.STATIC, Evidence.CPU, Evidence.HARDWARE}),
@@ -82,42 +87,65 @@ def releases_on_index(matrix: Matrix, axes: Sequence[str]) -> dict[str, list[Ver
 
 
 def known_stacks(
-    settings: Settings, matrix: Matrix, stacks: Sequence[AdvisedStack], driver: str, *, ask_index: bool
-) -> tuple[KnownStack, ...]:
-    """What is known of each stack. driver: of the host, "" if it is unknown."""
+    settings: Settings,
+    matrix: Matrix,
+    stacks: Sequence[AdvisedStack],
+    driver: str,
+    *,
+    most: int,
+    ask_index: bool,
+) -> tuple[tuple[KnownStack, ...], tuple[RejectedStack, ...]]:
+    """What is known of the first stacks, and the stacks before them that their Python cannot install.
+
+    driver: of the host, "" if it is unknown. most: how many stacks.
+    """
     if not stacks:
-        return ()
+        return (), ()
     context, proofs = known_proofs(settings, matrix, ())
-    sources = patch_sources(settings, matrix)
-    index = _index() if ask_index else None
-    asked: dict[tuple[str, str], bool | None] = {}
     lookup = asking_once(lookup_variants) if ask_index else None
-    found = []
-    for stack in stacks:
-        proof = _proof(context.matrix, stack, proofs)
-        cell = proof.cell if proof else None
-        profile = profile_of_cell(context.matrix, cell.id) if cell else ""
-        wheels = tuple(host_wheels(matrix, stack.values, driver, lookup))
-        counting = _COUNTING.get(str(stack.axes["device"]), frozenset())
-        checks = [one for one in proof.checks if one.evidence in counting] if proof else []
-        tried = {one.check for one in checks if one.status}
-        found.append(
-            KnownStack(
-                stack=stack,
-                cell=cell,
-                profile=profile,
-                passed=tuple(one for one in checks if one.status and one.status.value == "pass"),
-                failed=tuple(one for one in checks if one.status and one.status.value != "pass"),
-                never_tried=tuple(one.check for one in proof.checks if one.check not in tried)
-                if proof
-                else (),
-                expected=tuple(_expected(context.matrix, profile, cell)) if cell else (),
-                risks=(*_wheel_risks(wheels), *_risks(matrix, stack, sources, driver)),
-                wheels=tuple(one for one in wheels if one.variant),
-                on_index=_on_index(matrix, stack, index, asked),
-            )
-        )
-    return tuple(found)
+    index = AskedIndex(index=_index() if ask_index else None)
+    found: list[KnownStack] = []
+    rejected: list[RejectedStack] = []
+    for stack in stacks[:MOST_ASKED]:
+        on_index, reasons = index.packages_of(matrix, stack)
+        if reasons:
+            rejected.append(RejectedStack(axes=stack.axes, reasons=reasons))
+        elif len(found) < most:
+            wheels = tuple(host_wheels(matrix, stack.values, driver, lookup))
+            proof = _proof(context.matrix, stack, proofs)
+            risks = (*_wheel_risks(wheels), *_risks(matrix, stack, patch_sources(settings, matrix), driver))
+            found.append(_known(context.matrix, stack, proof, wheels, on_index, risks))
+        if len(found) == most:
+            break
+    return tuple(found), tuple(rejected)
+
+
+def _known(
+    matrix: Matrix,
+    stack: AdvisedStack,
+    proof: CellProof | None,
+    wheels: Sequence[HostWheel],
+    on_index: Mapping[str, bool | None],
+    risks: tuple[Risk, ...],
+) -> KnownStack:
+    """The stack with the outcomes of its cell that count for its kind of device."""
+    cell = proof.cell if proof else None
+    profile = profile_of_cell(matrix, cell.id) if cell else ""
+    counting = _COUNTING.get(str(stack.axes["device"]), frozenset())
+    checks = [one for one in proof.checks if one.evidence in counting] if proof else []
+    tried = {one.check for one in checks if one.status}
+    return KnownStack(
+        stack=stack,
+        cell=cell,
+        profile=profile,
+        passed=tuple(one for one in checks if one.status and one.status.value == "pass"),
+        failed=tuple(one for one in checks if one.status and one.status.value != "pass"),
+        never_tried=tuple(one.check for one in proof.checks if one.check not in tried) if proof else (),
+        expected=tuple(_expected(matrix, profile, cell)) if cell else (),
+        risks=risks,
+        wheels=tuple(one for one in wheels if one.variant),
+        on_index=on_index,
+    )
 
 
 def _index() -> PackageIndex:
@@ -183,7 +211,11 @@ def _risks(matrix: Matrix, stack: AdvisedStack, sources: PatchSources, driver: s
         )
     # What single tables list is said above, statement by statement.
     for violation in (one for one in stack.unlisted if one.rule not in matrix.published):
-        yield Risk(what=f"{violation.what}: {violation.reason}", source=violation.source)
+        yield Risk(
+            what=f"{violation.what}: {violation.reason}",
+            mend="choose versions that the rule lists, or run the checks on this host before you rely on it",
+            source=violation.source,
+        )
     for upstream in (one for one in sources.upstreams if one in stack.axes):
         patches = [patch for patch in sources.select(upstream, values) if not patch.unread]
         if patches:
@@ -207,31 +239,56 @@ def _findings(matrix: Matrix, stack: AdvisedStack) -> Iterator[Risk]:
                 for axis in finding.axes
             ]
             if same and all(same):
-                yield Risk(what=f"{finding.what} (stack {known.name})", source=finding.source)
+                yield Risk(
+                    what=f"{finding.what} (stack {known.name})",
+                    mend=f"see what is known of it: npu-matrix explain {known.name}",
+                    source=finding.source,
+                )
 
 
-def _on_index(
-    matrix: Matrix,
-    stack: AdvisedStack,
-    index: PackageIndex | None,
-    asked: dict[tuple[str, str], bool | None],
-) -> dict[str, bool | None]:
-    found: dict[str, bool | None] = {}
-    for name, version in stack.values.items():
-        axis = matrix.axes[name]
-        if not axis.package or not axis.on_index:
-            continue
-        key = (axis.package, version)
-        if key not in asked:
-            asked[key] = _exists(index, *key) if index else None
-        found[axis.package] = asked[key]
-    return found
+@dataclass(kw_only=True)
+class AskedIndex:
+    """The package index, asked once for each release and platform. index: None if it is not asked."""
 
+    index: PackageIndex | None
+    _asked: dict[tuple[str, TargetPlatform | None], bool | None] = field(default_factory=dict)
 
-def _exists(index: PackageIndex, package: str, version: str) -> bool | None:
-    try:
-        return bool(index.files([f"{package}=={version}"]))
-    except ReleaseNotFoundError:
-        return False
-    except HarnessError:
-        return None
+    def packages_of(
+        self, matrix: Matrix, stack: AdvisedStack
+    ) -> tuple[dict[str, bool | None], tuple[str, ...]]:
+        """Package -> whether the index has the version, and why the stack cannot be installed as it is.
+
+        A package that the index has for other versions of Python only cannot be installed. One that it lacks
+        altogether may be on the vendor's index.
+        """
+        found: dict[str, bool | None] = {}
+        reasons: list[str] = []
+        npu = str(stack.axes["device"]) == "npu"
+        arch = NPU_HOST_ARCHITECTURE if npu else platform.machine()
+        target = TargetPlatform(python=str(stack.axes["python"]), arch=arch)
+        for name, version in stack.values.items():
+            axis = matrix.axes[name]
+            if not axis.package or not axis.on_index:
+                continue
+            release = f"{axis.package}=={version}"
+            fits = found[axis.package] = self._has(release, target)
+            if fits is False:
+                found[axis.package] = self._has(release, None)
+                if found[axis.package]:
+                    reasons.append(
+                        f"{release} is published, but not for Python {target.python} on {arch} "
+                        "(package index)"
+                    )
+        return found, tuple(reasons)
+
+    def _has(self, release: str, target: TargetPlatform | None) -> bool | None:
+        """Whether the index has files of the release for this platform; None if it did not respond."""
+        if (release, target) not in self._asked:
+            try:
+                has: bool | None = bool(self.index.files([release], target)) if self.index else None
+            except ReleaseNotFoundError:
+                has = False
+            except HarnessError:
+                has = None
+            self._asked[release, target] = has
+        return self._asked[release, target]

@@ -41,11 +41,11 @@ from harness.workspace.planning.followed_branches import follow_branches
 from harness.workspace.planning.found_cell import AS_FOUND, with_found_stack
 from harness.workspace.planning.plan_selection import (
     checks_left_out,
-    is_selected,
     select_cells,
     select_checks,
     selection_options,
     split_names,
+    unmatched,
 )
 
 #: The minor versions of Python 3 that cells can have.
@@ -128,7 +128,6 @@ def open_plan(
     if settings["rehearsal"]:
         cells = [matrix.rehearsed(cell) if cell.device == "npu" else cell for cell in cells]
     selected = select_checks(checks, as_they_are=found is not None)
-    unmatched = [glob for glob in split_names(only) if not any(is_selected(cell, [glob]) for cell in cells)]
     code = code_of_checks(selected, package_root or PACKAGE_ROOT, settings.cache)
     plan = make_plan(
         cells,
@@ -144,7 +143,7 @@ def open_plan(
             *_stale_imports(settings),
             *_unused_patches(settings, matrix),
             *moving,
-            *(f"no cell matches {glob!r}" for glob in unmatched),
+            *(f"no cell matches {glob!r}" for glob in unmatched(split_names(only), cells)),
         ),
         without={} if checks else checks_left_out(settings, matrix),
     )

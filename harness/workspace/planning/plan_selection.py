@@ -36,13 +36,25 @@ def select_cells(
     only: Sequence[str] = (),
     choose: Callable[[Matrix], Sequence[Cell]] | None = None,
 ) -> list[Cell]:
-    """The cells of the profile, or of `choose`, that match a glob; NothingSelectedError if there are none."""
+    """The cells of the profile, or of `choose`, that match a glob; NothingSelectedError if there are none.
+
+    A glob that matches no cell of the profile selects among all cells of the matrix, such as stacks that no
+    profile selects.
+    """
     offered = choose(matrix) if choose else matrix.cells(settings["profile"]).cells
     globs = split_names(only)
     cells = [cell for cell in offered if not globs or is_selected(cell, globs)]
+    if choose is None and (rest := unmatched(globs, offered)):
+        cells += [cell for cell in matrix.all_cells if cell not in offered and is_selected(cell, rest)]
+        offered = matrix.all_cells
     if not cells:
         raise _nothing_selected(matrix, settings["profile"], globs, offered)
     return cells
+
+
+def unmatched(globs: Sequence[str], cells: Sequence[Cell]) -> list[str]:
+    """The globs that match none of these cells."""
+    return [glob for glob in globs if not any(is_selected(cell, [glob]) for cell in cells)]
 
 
 def select_checks(names: Sequence[str] = (), *, as_they_are: bool = False) -> tuple[Check, ...]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness import __version__
+from harness.cli import host_advice_output
 from harness.cli.app import main
+from harness.sources.packages.index_lookup import ReleaseNotFoundError
+from harness.workspace.execution import host_advice
 
 ROOT = Path(__file__).parents[3]
 HOST = ("--soc", "a2", "--cann", "8.5.0", "--driver", "25.5.0", "--no-index")
@@ -76,3 +81,99 @@ def test_options_of_a_host_are_refused_for_an_axis(advise: Any) -> None:
     code, text = advise("verl", "--cann", "8.5.0")
     assert code == 2
     assert "--with cann=VALUE" in text
+
+
+FOREIGN = ("--soc", "a2", "--cann", "8.5.0", "--driver", "25.5.0", "--no-index")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs commands in a folder without matrix.yaml."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NPU_MATRIX_CACHE", str(tmp_path / "cache"))
+
+    def run(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out
+
+    return run
+
+
+def test_the_commands_to_go_on_work_in_a_folder_without_matrix(elsewhere: Any, tmp_path: Path) -> None:
+    _code, text = elsewhere("advise", *FOREIGN, "--json")
+    stacks = json.loads(text)["stacks"]
+    known = next(one for one in stacks if one["cell"])
+    assert known["commands"][0] == "npu-matrix init"
+    unknown = next(one for one in stacks if not one["cell"])
+    add, run, lock = (shlex.split(command)[1:] for command in unknown["commands"])
+    assert elsewhere(*add)[0] == 0
+    assert (tmp_path / "matrix.yaml").is_file()
+    assert run[0] == "run"
+    code, text = elsewhere("plan", *run[1:], "--json")
+    assert code == 0
+    [cell] = json.loads(text)["cells"]
+    assert cell["stack"] == lock[1]
+    assert {axis: cell["axes"][axis] for axis in unknown["axes"]} == unknown["axes"]
+
+
+def test_a_stack_is_added_to_a_matrix_once_and_runs_without_a_profile(elsewhere: Any, tmp_path: Path) -> None:
+    file = tmp_path / "matrix.yaml"
+    file.write_text(f"# mine\nformat: 1\ninclude: npu-matrix:{__version__}\n")
+    _code, text = elsewhere("advise", *FOREIGN, "--json")
+    stack = next(one for one in json.loads(text)["stacks"] if not one["cell"])
+    add = shlex.split(stack["commands"][0])[1:]
+    code, said = elsewhere(*add)
+    assert (code, said.split()[:3]) == (0, ["added", "the", "stack"])
+    written = file.read_text()
+    assert written.startswith("# mine\n")
+    name = add[-1]
+    assert name in written
+    code, text = elsewhere("plan", "--only", f"{name}*", "--json")
+    assert code == 0, "no profile selects it"
+    assert [cell["stack"] for cell in json.loads(text)["cells"]] == [name]
+    code, said = elsewhere(*add)
+    assert code == 0
+    assert file.read_text() == written
+    assert elsewhere(*add[:-1], "another")[0] == 2
+
+
+def test_every_risk_says_what_to_do(elsewhere: Any) -> None:
+    _code, text = elsewhere("advise", *FOREIGN, "--json", "--most", "8")
+    for one in json.loads(text)["stacks"]:
+        assert all(risk["do"] for risk in one["risks"]), one
+
+
+@pytest.mark.parametrize("soc", ["A2", "910B3", "Ascend910B2"])
+def test_a_chip_is_its_family(elsewhere: Any, soc: str) -> None:
+    code, text = elsewhere("advise", *FOREIGN, "--soc", soc, "--json")
+    assert (code, json.loads(text)["host"]["soc"]) == (0, "a2")
+
+
+def test_a_chip_without_stacks_and_a_driver_that_is_none_are_refused(advise: Any) -> None:
+    code, text = advise("--soc", "Ascend310P3", "--cann", "8.5.0", "--no-index")
+    assert (code, "is of the family 310p" in text) == (2, True)
+    code, text = advise("--soc", "a2", "--cann", "8.5.0", "--driver", "banana", "--no-index")
+    assert (code, "is not a driver version" in text) == (2, True)
+
+
+def test_what_this_python_cannot_install_is_not_advised(
+    elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Index:
+        def files(self, requirements: list[str], target: Any = None) -> tuple[str, ...]:
+            if target is not None and (target.python, requirements[0][:6]) == ("3.13", "torch="):
+                raise ReleaseNotFoundError("no file for this Python")
+            return ("a file",)
+
+    monkeypatch.setattr(host_advice, "_index", Index)
+    monkeypatch.setattr(host_advice, "host_wheels", lambda *_args: ())
+    monkeypatch.setattr(host_advice_output, "releases_on_index", lambda *_args: {})
+    host = FOREIGN[:-1]
+    code, text = elsewhere("advise", *host, "--python", "3.11", "--json")
+    assert code == 0
+    code, text = elsewhere("advise", *host, "--python", "3.13", "--json")
+    report = json.loads(text)
+    assert (code, report["stacks"]) == (3, [])
+    assert any("not for Python 3.13" in reason for one in report["rejected"] for reason in one["reasons"])
