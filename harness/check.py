@@ -89,6 +89,18 @@ class TaskContext(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parts(Generic[M]):
+    """Parts of a check that are independent of each other, such as the patches of each upstream.
+
+    inputs: part -> what it reads, given the facets of a task. The part "" reads what no other part reads.
+    judge: the judgement on a part other than "", given the measurements of the whole check.
+    """
+
+    inputs: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    judge: Callable[[M, str], Judgement]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Check(Generic[M]):
     """A test of one property of a cell. `run` measures; `judge` is pure and can judge stored outcomes again.
 
@@ -106,6 +118,8 @@ class Check(Generic[M]):
     altered: returns why a stored outcome no longer describes what exists (a file of its environment was
         edited, a tag was moved), or "". If that was deleted, the outcome is still right, and it returns "".
         None: never.
+    parts: its parts, for a gate of a change that modifies some of them while others cannot be run. None: the
+        check has no parts.
     """
 
     name: str
@@ -126,6 +140,7 @@ class Check(Generic[M]):
     holds: Callable[[M, Outcome], str] = lambda _measurements, _outcome: ""
     holds_fully: Callable[[M, Outcome], str] | None = None
     altered: Callable[[M, Outcome], str] | None = None
+    parts: Parts[M] | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.check import Check, TaskContext
+from harness.check import Check, Parts, TaskContext
 from harness.outcome import Judgement, Measured, Outcome, Status, Tier
 from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, TREE_UNAVAILABLE, PatchesMeasured
@@ -69,7 +69,7 @@ def _is_accepted(patch: MeasuredPatch) -> bool:
 
 
 def _tree_of(measurements: PatchesMeasured, patch: MeasuredPatch) -> str:
-    return measurements.trees.get(patch.patch.split("/")[0], measurements.tree)
+    return measurements.trees.get(_upstream_of(patch.patch), measurements.tree)
 
 
 def _sentence(patch: MeasuredPatch, tree: str) -> str:
@@ -96,6 +96,38 @@ def applies(facets: Mapping[str, Any]) -> str:
     return "" if some else "no patch of this project is for these versions of verl and vllm-ascend"
 
 
+def _inputs_of_upstreams(facets: Mapping[str, Any]) -> dict[str, Any]:
+    """Upstream -> its patches, each with its tree; "" -> the facets that are no patches."""
+    facets = dict(facets)
+    tree = facets.pop("verl_tree")
+    found: dict[str, Any] = {"verl": [tree]}
+    for name in [name for name in facets if name.startswith("patches[")]:
+        for patch in facets.pop(name):
+            found.setdefault(_upstream_of(patch["id"]), []).append(patch)
+    return {**found, "": facets}
+
+
+def judge_upstream(measurements: PatchesMeasured, upstream: str) -> Judgement:
+    """Judge the patches of one upstream, also if the tree of another one was not found."""
+    verdicts = [verdict for verdict in measurements.verdicts if _upstream_of(verdict.patch) == upstream]
+    untried = {patch for patch in measurements.selected if _upstream_of(patch) == upstream} - {
+        verdict.patch for verdict in verdicts
+    }
+    if untried:
+        return Judgement(status=Status.NOT_RUN, reasons=(measurements.reason,))
+    reasons = [
+        _sentence(verdict, _tree_of(measurements, verdict))
+        for verdict in verdicts
+        if not _is_accepted(verdict)
+    ]
+    problems = (*measurements.stale, *measurements.uninstallable, *reasons)
+    return Judgement(status=Status.FAIL if problems else Status.PASS, reasons=problems)
+
+
+def _upstream_of(patch: str) -> str:
+    return patch.partition("/")[0]
+
+
 PATCHES = Check(
     name="patches",
     tier=Tier.STATIC,
@@ -107,6 +139,7 @@ PATCHES = Check(
     judge=judge,
     applies=applies,
     holds=holds,
+    parts=Parts(inputs=_inputs_of_upstreams, judge=judge_upstream),
     timeout_s=300.0,
     expected_s=1.0,
 )

@@ -40,9 +40,7 @@ def as_script(lock: CellLock, patches: Mapping[str, bytes] | None = None) -> str
     for layer in layer_contents(lock):
         lines += _layer(lock, layer)
     if lock.patches:
-        lines.append('site="$(python3 -c \'import sysconfig; print(sysconfig.get_path("purelib"))\')"')
-    for number, patch in enumerate(lock.patches):
-        lines += _patch(number, patch, patches)
+        lines += _patches(lock.patches, patches)
     return "\n".join([*lines, f'python3 "$work/{CHECK}" after "$work/{EXPECTATIONS}"']) + "\n"
 
 
@@ -66,16 +64,28 @@ def _source(lock: CellLock, source: LockedSource) -> Iterator[str]:
     yield ""
 
 
-def _patch(number: int, patch: PatchFile, contents: Mapping[str, bytes] | None) -> Iterator[str]:
-    file = shlex.quote(patch.file)
-    if contents is not None:
-        file = f'"$work/{number}.patch"'
-        yield f"# {patch.id}"
-        yield f"base64 -d > {file} <<'PATCH'"
-        yield from textwrap.wrap(base64.b64encode(contents[patch.file]).decode(), 100)
-        yield "PATCH"
-    yield f'echo "{patch.digest}  "{file} | sha256sum -c -'
-    yield f'patch --batch --forward --fuzz=0 -p1 -d "$site" < {file}'
+def _patches(stack: Sequence[PatchFile], contents: Mapping[str, bytes] | None) -> Iterator[str]:
+    """Apply the patches. Those of an earlier run are taken back first: pip does not restore patched files."""
+    yield 'site="$(python3 -c \'import sysconfig; print(sysconfig.get_path("purelib"))\')"'
+    yield "patches=()"
+    for number, patch in enumerate(stack):
+        file = shlex.quote(patch.file)
+        if contents is not None:
+            file = f'"$work/{number}.patch"'
+            yield f"# {patch.id}"
+            yield f"base64 -d > {file} <<'PATCH'"
+            yield from textwrap.wrap(base64.b64encode(contents[patch.file]).decode(), 100)
+            yield "PATCH"
+        yield f'echo "{patch.digest}  "{file} | sha256sum -c -'
+        yield f"patches+=({file})"
+    yield "# What an earlier run of this script applied is taken back, so that it can run again."
+    yield "for (( i = ${#patches[@]} - 1; i >= 0; i-- )); do"
+    yield '  unpatch() { patch --force --reverse --fuzz=0 -p1 -d "$site" "$@" < "${patches[i]}"; }'
+    yield "  if unpatch --dry-run >/dev/null 2>&1; then unpatch; fi"
+    yield "done"
+    yield 'for file in "${patches[@]}"; do'
+    yield '  patch --batch --forward --fuzz=0 -p1 -d "$site" < "$file"'
+    yield "done"
 
 
 def _file(name: str, text: str) -> list[str]:

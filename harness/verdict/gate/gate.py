@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from harness.outcome import UNANSWERED, UNDECIDED, UNRUN, Evidence, State, Status
 from harness.plan.tasks.task import reproduce_command
 from harness.settings import DEFAULT_PROFILE
+from harness.verdict.gate.changed_parts import ChangedParts
 from harness.verdict.gate.flake import FlakeDecision, Stability
 from harness.verdict.gate.gate_report import (
     Blocks,
@@ -50,7 +51,8 @@ class GateInputs:
     in the log of an entry. impacted_only: leave out entries without an outcome whose key is the same on the
     base. options: command-line options to reproduce a check. base_command: the command that runs the base;
     "" if it cannot be run. base_cells: cell id -> its id on the base, where they differ.
-    mirrors: (cell, check) -> the repository to clone, for entries whose commit is in no mirror.
+    mirrors: (cell, check) -> the repositories to clone, for entries whose commits are in no mirror.
+    parts: the parts of entries that have no verdict, or none on the base, as a whole.
     """
 
     base_name: str
@@ -80,6 +82,7 @@ class GateInputs:
     base_command: str = ""
     base_cells: Mapping[str, str] = field(default_factory=dict)
     mirrors: Mapping[CellCheck, str] = field(default_factory=dict)
+    parts: Mapping[CellCheck, ChangedParts] = field(default_factory=dict)
 
     def key(self, name: CellCheck) -> str:
         """The key of an entry of the change; "" if it has no task."""
@@ -334,6 +337,9 @@ def _known(name: CellCheck, head: Verdict, inputs: GateInputs) -> tuple[str, ...
 def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
     evidence = (f"not run, but the base has an outcome: {_described(base)}",) if base else ()
+    parts = inputs.parts.get(name)
+    if parts and parts.verified and name not in inputs.expected_otherwise:
+        return GateClass.NOT_RUN, Blocks.NO, (parts.verified, *evidence)
     if inputs.needs_outcome(name):
         return GateClass.NOT_RUN, Blocks.INCOMPLETE, (_changed_without_outcome(name, inputs), *evidence)
     return GateClass.NOT_RUN, Blocks.NO, evidence
@@ -397,6 +403,9 @@ def _failed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
 
 def _without_base(name: CellCheck, inputs: GateInputs, *evidence: str) -> _Class:
     """A failure that cannot be compared: new if only the change plans the check, otherwise unknown."""
+    parts = inputs.parts.get(name)
+    if parts and parts.broken:
+        return _new(parts.broken)
     missing = (*evidence, _no_base(name, inputs))
     if name not in inputs.base_keys:
         return GateClass.NEW, Blocks.UNEXPECTED, missing

@@ -6,13 +6,14 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.errors import InfrastructureError, InputError
 from harness.ledger.plan_record import PlanEntry, PlanRecord, SkipCause
 from harness.ledger.store import Ledger
-from harness.outcome import Evidence, Status
+from harness.outcome import Evidence, Outcome, State, Status
 from harness.plan.change.revision import checkout_revision
 from harness.plan.keys.key import key_changes
 from harness.plan.tasks.check_registry import all_checks
@@ -20,8 +21,10 @@ from harness.plan.tasks.evidence_bound import strongest_evidence
 from harness.plan.tasks.task import Plan
 from harness.run.scheduling.altered_outcomes import altered_outcomes
 from harness.settings import DEFAULT_PROFILE, Settings
+from harness.sources.git.mirrors import find_mirror, mirror_folders
 from harness.verdict.expectations import survey_expectations
 from harness.verdict.gate.blame import place_to_blame
+from harness.verdict.gate.changed_parts import ChangedParts, changed_parts
 from harness.verdict.gate.gate import GateInputs
 from harness.verdict.gate.gate_report import COMPARABLE, CellCheck, GateScope, Place
 from harness.verdict.ledger_outcomes import (
@@ -134,6 +137,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
     head = verdicts_from_ledger(plan, attempts.outcomes, expected, outdated)
     changed = change_of_checkout(context.settings, base.revision) if base.revision else None
     changes, places = _blame(context, base.plan)
+    parts = _parts(plan, base, head, on_base)
     return GateInputs(
         base_name=base.name,
         head=head,
@@ -158,7 +162,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
         places=places,
         problems=_problems(context, changed),
         unverified=uncompared(context, base),
-        notices=plan.notices,
+        notices=(*plan.notices, *_verified_in_part(parts)),
         scope=_scope(context, base, head_entries, changed, planned.index),
         impacted_only=options.impacted_only,
         profile=plan.profile,
@@ -170,7 +174,39 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
             for name, verdict in head.items()
             if verdict.status is Status.NOT_RUN and (repository := _missing_sources(plan, verdict.key))
         },
+        parts=parts,
     )
+
+
+def _parts(
+    plan: Plan, base: GateBase, head: Mapping[CellCheck, Verdict], on_base: Mapping[CellCheck, Verdict]
+) -> dict[CellCheck, ChangedParts]:
+    """The changed parts of checks that have no verdict as a whole, here or on the base."""
+    tasks = base.plan.tasks_by_key
+    found: dict[CellCheck, ChangedParts] = {}
+    for name, verdict in head.items():
+        before, after = base.plan.entries_by_name.get(name), plan.tasks.get(verdict.key)
+        outcome = _completed(verdict)
+        if outcome is None or before is None or after is None or before.key not in tasks:
+            continue
+        old = on_base.get(name)
+        if verdict.status is not Status.NOT_RUN and (old is None or old.status is not Status.NOT_RUN):
+            continue
+        parts = changed_parts(after.check, tasks[before.key], after.record(), outcome, _completed(old))
+        if parts is not None:
+            found[name] = parts
+    return found
+
+
+def _completed(verdict: Verdict | None) -> Outcome | None:
+    """The outcome of a verdict, if its measurements can be used."""
+    outcome = verdict.outcome if verdict else None
+    usable = outcome is not None and outcome.state is State.COMPLETED and not outcome.trust.claimed
+    return outcome if usable else None
+
+
+def _verified_in_part(parts: Mapping[CellCheck, ChangedParts]) -> tuple[str, ...]:
+    return tuple(f"{' '.join(name)}: {one.verified}" for name, one in parts.items() if one.verified)
 
 
 def _expected_otherwise(
@@ -215,10 +251,27 @@ def _cause(entry: PlanEntry | None) -> SkipCause | None:
 
 
 def _missing_sources(plan: Plan, key: str) -> str:
-    """The repository of the first upstream of a task that is a commit, or ""."""
-    facets = plan.tasks[key].facets.values() if key in plan.tasks else ()
-    trees = [facet for facet in facets if isinstance(facet, Mapping) and facet.get("kind") == "commit"]
-    return next((str(tree["repository"]) for tree in trees if tree.get("repository")), "")
+    """The repositories of the commits that a task reads and no mirror has; "" if there are none."""
+    facets = plan.tasks[key].facets if key in plan.tasks else {}
+    folders = mirror_folders()
+    missing = [
+        str(tree["repository"])
+        for tree in _commits(facets)
+        if tree.get("repository") and find_mirror(folders, str(tree["commit"])) is None
+    ]
+    return ", ".join(dict.fromkeys(missing))
+
+
+def _commits(facet: Any) -> Iterator[Mapping[str, Any]]:
+    """The upstream trees that are commits, at any depth of a facet."""
+    if isinstance(facet, Mapping):
+        if facet.get("kind") == "commit":
+            yield facet
+        for value in facet.values():
+            yield from _commits(value)
+    elif isinstance(facet, list | tuple):
+        for value in facet:
+            yield from _commits(value)
 
 
 def _evidence_changes(base: PlanRecord, here: PlanRecord) -> dict[CellCheck, tuple[Evidence, Evidence]]:
