@@ -116,8 +116,8 @@ def _turned(
 
 def _entry(run_id: str, when: float, events: list[FeedItem]) -> str:
     by_turn: dict[RunChangeKind, list[FeedItem]] = {turn: [] for turn in RunChangeKind}
-    for turn, found in by_turn.items():
-        found += [event for event in events if event[2] is turn]
+    for event in events:
+        by_turn[event.turn].append(event)
     title = ", ".join(f"{len(found)} {turn.value}" for turn, found in by_turn.items() if found)
     urgent = islice(chain.from_iterable(by_turn.values()), MAX_LINES)
     lines = [

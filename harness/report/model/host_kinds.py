@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from operator import attrgetter
 
 from harness.outcome import Evidence, Tier
 from harness.report.model.failure_patterns import natural
@@ -16,10 +15,7 @@ from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportRow
 
 HOST_AXES = ("soc", "cann")
-#: The axes that decide which of two stacks is newer, most important first.
-AGE_AXES = ("verl", "vllm_ascend", "torch_npu", "vllm", "torch")
 NPU = "npu"
-_VERSION = re.compile(r"v?[0-9]{1,4}(?:\.|\Z)")
 ABSENT = "—"
 
 
@@ -150,9 +146,9 @@ def find_host_kinds(rows: Sequence[ReportRow]) -> tuple[HostKind, ...]:
 
 
 def _host_kind(soc: str, cann: str, *, simulated: bool, rows: Sequence[ReportRow]) -> HostKind:
-    ordered = sorted(rows, key=_age, reverse=True)
-    newest = advice_on(ordered[0])
-    sound = next((row for row in ordered[1:] if _has_passed(row)), None) if newest.failing else None
+    newest = advice_on(max(rows, key=attrgetter("age")))
+    others = (row for row in rows if row.sound) if newest.failing else ()
+    sound = max(others, key=attrgetter("age"), default=None)
     return HostKind(
         soc=soc,
         cann=cann,
@@ -161,27 +157,6 @@ def _host_kind(soc: str, cann: str, *, simulated: bool, rows: Sequence[ReportRow
         sound=advice_on(sound) if sound else None,
         others=len(rows) - 1 - (sound is not None),
     )
-
-
-def _age(row: ReportRow) -> tuple[list[tuple[int, int, str]], ...]:
-    return _age_of(tuple(row.cell.axes.get(axis, "") for axis in AGE_AXES))
-
-
-@lru_cache(maxsize=16_384)
-def _age_of(versions: tuple[str, ...]) -> tuple[list[tuple[int, int, str]], ...]:
-    return tuple(map(_release, versions))
-
-
-@lru_cache(maxsize=4_096)
-def _release(version: str) -> list[tuple[int, int, str]]:
-    """The sort key of a version without its commit, which tells no age; a commit alone is oldest."""
-    release = version.partition("@")[0]
-    return natural(release) if _VERSION.match(release) else []
-
-
-def _has_passed(row: ReportRow) -> bool:
-    marks = {result.mark for result in row.results.values()}
-    return Mark.PASS in marks and not marks & {Mark.FAIL, Mark.KNOWN_FAIL}
 
 
 def advice_on(row: ReportRow) -> StackAdvice:

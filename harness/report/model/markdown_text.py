@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from harness.report.model.visible_text import clip, visible
 from harness.verdict.gate.mention import without_mentions
@@ -11,6 +12,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 _FENCE = re.compile(r"`{3,}")
 
 
+@lru_cache(maxsize=16_384)
 def escape(text: str) -> str:
     """Escaped text: it contains no markup, link, mention or end of a table cell."""
     flat = without_mentions(" ".join(visible(clip(text, 400)).split()))

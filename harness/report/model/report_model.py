@@ -6,15 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from harness.gc_pause import gc_paused
 from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.outcome import Evidence, Status, Tier
-from harness.report.model.changes import RunChange, RunChangeKind, compare
+from harness.report.model.changes import Pair, RunChange, RunChangeKind, compare
 from harness.report.model.failure_owners import OwnedFailure, failures_by_owner, has_or_needs_owner
 from harness.report.model.failure_patterns import FAILING, FailurePattern, find_patterns
 from harness.report.model.headline import headline, proof
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, worst
+from harness.report.model.release_age import ReleaseAge, release_age
 from harness.report.model.report_inputs import (
     CheckColumn,
     ComparisonRun,
@@ -88,6 +90,27 @@ class ReportRow:
             for one in self.urgent
             if not _is_known(one)
         )
+
+    @cached_property
+    def age(self) -> ReleaseAge:
+        """The sort key of its versions; newer stacks have greater ones."""
+        return release_age(self.cell.axes)
+
+    @cached_property
+    def sound(self) -> bool:
+        """Whether a check passed and none fails, expected or not."""
+        marks = set(self.marks.values())
+        return Mark.PASS in marks and marks.isdisjoint(FAILING)
+
+    @cached_property
+    def measured(self) -> Mapping[str, ReportResult]:
+        """Check -> its result, for those with measurements."""
+        return {name: result for name, result in self.results.items() if result.measurements}
+
+    @cached_property
+    def now(self) -> Mapping[Pair, EarlierVerdict]:
+        """The verdicts, as those of an earlier run are compared with them."""
+        return {(self.cell.id, name): _comparable(result) for name, result in self.results.items()}
 
     @cached_property
     def passed_with_reasons(self) -> tuple[ReportResult, ...]:
@@ -204,8 +227,7 @@ class ReportModel:
     def measured(self, *shapes: type) -> Iterator[tuple[ReportRow, ReportResult]]:
         """Every result with measurements of a check that can have them in one of these classes."""
         names = [check.name for check in self.checks if measures(check.name, *shapes)]
-        found = ((row, row.results[name]) for row in self.rows for name in names if name in row.results)
-        return ((row, result) for row, result in found if result.measurements)
+        return ((row, row.measured[name]) for row in self.rows for name in names if name in row.measured)
 
     @cached_property
     def owners(self) -> Mapping[str, Sequence[OwnedFailure]]:
@@ -227,7 +249,14 @@ class ReportModel:
     @cached_property
     def all_axes(self) -> tuple[str, ...]:
         """The axes of all cells, in the order of the cells."""
-        return tuple(dict.fromkeys(axis for row in self.rows for axis in row.cell.axes))
+        # Most cells have the same axes.
+        kinds = dict.fromkeys(tuple(row.cell.axes) for row in self.rows)
+        return tuple(dict.fromkeys(chain.from_iterable(kinds)))
+
+    @cached_property
+    def versions(self) -> frozenset[str]:
+        """The values of all axes of all cells."""
+        return frozenset().union(*(row.cell.axes.values() for row in self.rows))
 
     @property
     def complete(self) -> bool:
@@ -273,7 +302,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
     published: dict[str, list[PublishedStatement]] = defaultdict(list)
     for fact in inputs.published:
         published[fact.cell_id].append(fact)
-    tiers = _columns(inputs)
+    tiers = before.tiers if before and _same_columns(before.inputs, inputs) else _columns(inputs)
     older = {row.cell.id: row for row in before.rows} if before else {}
     rows = tuple(
         older[cell.id]
@@ -348,18 +377,34 @@ def _changed_cells(before: ReportInputs, now: ReportInputs) -> set[str] | None:
 def _changes(earlier: ComparisonRun | None, rows: Sequence[ReportRow]) -> tuple[RunChange, ...]:
     if earlier is None:
         return ()
-    now = {
-        (result.cell_id, result.check): EarlierVerdict(
-            status=result.verdict.status,
-            reason=result.reason,
-            evidence=result.verdict.evidence,
-            key=result.entry.key,
-            standing=result.verdict.standing,
-        )
-        for row in rows
-        for result in row.results.values()
-    }
+    now: dict[Pair, EarlierVerdict] = {}
+    for row in rows:
+        now |= row.now
     return compare(earlier.verdicts, now, earlier.causes)
+
+
+def _comparable(result: ReportResult) -> EarlierVerdict:
+    return EarlierVerdict(
+        status=result.verdict.status,
+        reason=result.reason,
+        evidence=result.verdict.evidence,
+        key=result.entry.key,
+        standing=result.verdict.standing,
+    )
+
+
+def _same_columns(before: ReportInputs, now: ReportInputs) -> bool:
+    """Whether two inputs surely have the same columns: the checks, plans and entries are equal."""
+    return (
+        before.checks == now.checks
+        and before.planned == now.planned
+        and len(before.results) == len(now.results)
+        and all(
+            old.entry == new.entry
+            for old, new in zip(before.results, now.results, strict=True)
+            if old is not new
+        )
+    )
 
 
 def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:

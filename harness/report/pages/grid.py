@@ -29,8 +29,7 @@ def grid_axes(model: ReportModel) -> tuple[str, ...]:
 
 def shortened(model: ReportModel) -> dict[str, str]:
     """Version -> how the grid shows it, for versions with long commits."""
-    versions = {value for row in model.rows for value in row.cell.axes.values()}
-    return short_versions({visible(clip(value, 60)) for value in versions})
+    return short_versions({visible(clip(value, 60)) for value in model.versions})
 
 
 class GridRow(NamedTuple):
