@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from signing_keys import make_key
+
 # The browser is the one of these tests.
 from test_report_browser import Browser, axe_core, driver, violations  # noqa: F401
 
@@ -49,6 +51,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     turns = [turn for result in inputs.results for turn in result.turns]
     settings = load_settings({}, {}, folder / "project")
     render_all(build_model(replace(inputs, commits=commits_of_turns(settings, turns))), folder / "reports")
+    yield folder / "reports"
+    ledger.close()
+
+
+@pytest.fixture(scope="module")
+def lab_report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same weeks, with the ledger of another host that ran GSPO on NPUs and signed one of two outcomes."""
+    folder = tmp_path_factory.mktemp("lab")
+    key, public = make_key(folder, "lab-key")
+    ledger, last = weeks().weeks_of_runs(folder, lab=weeks().Lab(key=key, public=public))
+    render_all(build_model(weeks().inputs_after_weeks(ledger, last)), folder / "reports")
     yield folder / "reports"
     ledger.close()
 
@@ -116,6 +129,51 @@ def test_when_did_hardware_last_run_gspo(page: Browser) -> None:
     assert "measured by this machine" in line
 
 
+@pytest.mark.parametrize(
+    ("language", "signed", "claimed", "trust"),
+    [
+        ("en", "signed by a2-lab", "claimed: no runner signed it", "signed by the runner a2-lab"),
+        ("zh", "由 a2-lab 签名", "声称", "由执行点 a2-lab 签名"),
+    ],
+)
+def test_whose_hardware_ran_it_signed_or_claimed(
+    page: Browser, lab_report: Path, language: str, signed: str, claimed: str, trust: str
+) -> None:
+    lab = Browser(page.driver, lab_report)
+    lab.js("localStorage.setItem('npu-matrix-language', arguments[0])", language)
+    lab.open("time.html")
+    lab.settle()
+    lines = shown(lab, "#hardware tbody tr")
+    (ours,) = [line for line in lines if "GSPO async rollout" in line]
+    (theirs,) = [line for line in lines if "gpt-oss-20b GRPO" in line]
+    assert "a2-lab" in ours
+    assert "a2-lab" in theirs
+    assert signed in ours
+    assert claimed in theirs
+    # A claim is not believed: the square stays without hardware.
+    lab.open("index.html")
+    tiles = lab.js(
+        "return [...document.querySelectorAll('#rows tr')].map((row) => row.querySelector('td:last-child .tile').getAttribute('aria-label'))"
+    )
+    assert "hardware" in tiles[0] or "硬件" in tiles[0]
+    assert "hardware" not in tiles[1]
+    assert "硬件" not in tiles[1]
+    lab.open("cells/gspo-async.html#check-gspo-smoke")
+    lab.settle()
+    assert trust in lab.one("#check-gspo-smoke").text
+    bars = lab.js(
+        "return [...document.querySelectorAll('#check-gspo-smoke .timeline g')].map((g) => g.getAttribute('class'))"
+    )
+    assert bars[-1] == "m-pass e-hardware"
+    lab.open("cells/gptoss-20b-grpo.html#check-gspo-smoke")
+    bars = lab.js(
+        "return [...document.querySelectorAll('#check-gspo-smoke .timeline g')].map((g) => g.getAttribute('class'))"
+    )
+    assert "m-pass e-hardware" not in bars[2:]
+    lab.js("localStorage.clear()")
+    assert lab.console_messages() == []
+
+
 def test_who_owns_this_failure(page: Browser) -> None:
     page.driver.find_element("xpath", "//table[@id='grid']//a[.//b[text()='GSPO async rollout']]").click()
     page.wait_for_address("cells/gspo-async.html")
@@ -163,6 +221,38 @@ def test_the_pages_are_accessible_and_fit_a_phone(page: Browser, name: str) -> N
         page.open(name, width=width, dark=dark)
         assert violations(page) == []
         assert page.js("return document.documentElement.scrollWidth") <= width
+
+
+#: Two English words in a row, in a text that the language switch translates.
+ENGLISH = """
+const found = [];
+const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const node = walker.currentNode;
+  const skipped = "[translate=no], code, .prose, option, .reasons li, .resulthead .muted";
+  if (/[a-z]{2,} [a-z]{2,}/.test(node.nodeValue) && !node.parentElement.closest(skipped) && node.parentElement.checkVisibility()) found.push(node.nodeValue);
+}
+return found;
+"""
+
+
+@pytest.mark.parametrize("name", ["time.html", "owners.html", "changes.html", "cells/gspo-async.html"])
+def test_no_sentence_is_half_in_english(page: Browser, lab_report: Path, name: str) -> None:
+    lab = Browser(page.driver, lab_report)
+    for window in (page, lab):
+        window.open(f"{name}#lang=zh")
+        window.settle()
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(page.driver, 10).until(
+            lambda driver: driver.execute_script("return Boolean(window.NPU_MATRIX_REASONS)")
+        )
+        window.settle()
+        # What the checks of this world say is no text of ours.
+        said = ("hunks do not apply", "no wheel for", "did not respond", "host has no NPU", "moves the file")
+        ours = [text for text in window.js(ENGLISH) if not any(part in text for part in said)]
+        assert [text for text in ours if "entropy term" not in text] == []
+        window.js("localStorage.clear()")
 
 
 def test_the_first_sentences_are_in_chinese_too(page: Browser) -> None:

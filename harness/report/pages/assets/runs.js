@@ -55,8 +55,8 @@
   }
   function table(name, found) {
     const rows = found.slice(0, MOST).map(([title, page, check, before, after]) => make("tr", {},
-      make("th", { scope: "row" }, make("a", { href: `cells/${page}.html#${data.checks[check][1]}` }, data.checks[check][0])),
-      make("td", { class: "who" }, title), make("td", {}, tile(before)), make("td", {}, tile(after))));
+      make("th", { scope: "row" }, make("a", { href: `cells/${page}.html#${data.checks[check][1]}`, translate: "no" }, data.checks[check][0])),
+      make("td", { class: "who", translate: "no" }, title), make("td", {}, tile(before)), make("td", {}, tile(after))));
     const head = ["check", "cell", "then", "now"].map((text) => make("th", { scope: "col" }, text));
     const box = make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": name },
       make("table", { class: "data" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
