@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from signing_keys import make_key
 
 # The browser is the one of these tests.
@@ -245,7 +244,7 @@ def test_no_sentence_is_half_in_english(page: Browser, lab_report: Path, name: s
         from selenium.webdriver.support.ui import WebDriverWait
 
         WebDriverWait(page.driver, 10).until(
-            lambda driver: driver.execute_script("return Boolean(window.NPU_MATRIX_REASONS)")
+            lambda at: at.execute_script("return Boolean(window.NPU_MATRIX_REASONS)")
         )
         window.settle()
         # What the checks of this world say is no text of ours.
