@@ -252,7 +252,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch = start_torch("cpu")
     torch.set_num_threads(1)
     # A forked process has no threads of gloo and would wait for them. A sum over one process is no change.
-    torch.distributed.all_reduce = lambda *_args, **_kwargs: None
+    all_reduce = torch.distributed.all_reduce
+
+    def alone(*args: Any, **kwargs: Any) -> None:
+        # Without a process group, verl would raise here.
+        if not torch.distributed.is_initialized():
+            all_reduce(*args, **kwargs)
+
+    torch.distributed.all_reduce = alone
     import verl
 
     import_path()

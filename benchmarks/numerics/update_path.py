@@ -21,6 +21,9 @@ PATH: Mapping[str, tuple[str, ...]] = {
     "trainer/ppo/ray_trainer.py": ("apply_kl_penalty", "compute_response_mask", "compute_advantage"),
     "trainer/ppo/v1/utils.py": ("compute_advantage_for_multi_trajectories",),
     "trainer/ppo/rollout_corr_helper.py": (
+        "_parse_rollout_is_threshold",
+        "_parse_rollout_rs_thresholds",
+        "compute_rollout_rejection_mask",
         "compute_rollout_correction_weights",
         "compute_rollout_correction_and_rejection_mask",
         "compute_rollout_correction_and_add_to_batch",

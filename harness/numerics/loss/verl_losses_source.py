@@ -30,6 +30,12 @@ NESTED = "nested"
 SESSIONS = "sessions"
 """Only the last output of a session takes part in the advantages of its group; the others get the same."""
 
+REJECTION_LEVELS, REJECTION_VETO = "rejection:levels", "rejection:veto"
+"""Rollout correction rejects tokens by ratios of tokens and responses, or responses by their worst token."""
+
+REJECTION_ESTIMATORS = "rejection:estimators"
+"""Rollout correction rejects tokens and responses by estimators of the KL divergence."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 ReadSource = Callable[[str], str | None]
@@ -66,6 +72,11 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         "weights:icepop": "_parse_rollout_is_threshold" in correction,
         "weights:normalised": "rollout_is_batch_normalize"
         in _parameters(correction.get("compute_rollout_correction_weights")),
+        REJECTION_LEVELS: "rollout_rs_threshold_lower"
+        in _parameters(correction.get("compute_rollout_rejection_mask")),
+        REJECTION_VETO: "rollout_token_veto_threshold"
+        in _parameters(correction.get("compute_rollout_correction_and_rejection_mask")),
+        REJECTION_ESTIMATORS: "_parse_rollout_rs_thresholds" in correction,
         ON_POLICY: _assigns(read(LEGACY_ACTOR) or "", "on_policy"),
         LOSS_SCALE_FACTOR: "config.loss_scale_factor" in (read(ENGINE_LOSSES) or ""),
         NESTED: "response_from_nested" in _functions(read(ENGINE_PADDING) or ""),

@@ -31,6 +31,9 @@ OTHER_MICRO_BATCHES = 3
 KL_TARGET, KL_HORIZON = 1.1, 4 * ROWS
 """Settings of the adaptive KL controller: the measured KL divided by the target, and the horizon."""
 
+KL_RATIOS = (0.5, 0.9, 1.1, 1.5)
+"""Measured KL divided by the target: between the limits of the change of one step, and beyond both."""
+
 WEIGHT_LIMIT = 2.0
 """The limit of truncated rollout importance weights."""
 
@@ -46,7 +49,8 @@ class UpdateCase:
     """One update. packed: rows without padding. norm_adv_by_std: False for Dr.GRPO. kl_in_reward:
     coefficient of the KL penalty in the rewards, with estimator k1 and a controller that adapts it. turns:
     some response tokens are masked, as tool outputs. weights: the trainer computes rollout importance
-    weights. max_tokens: a micro-batch has as many rows as fit into that many tokens; 0 for a fixed number
+    weights. rejection: the trainer also rejects tokens with each option of this release; the update has them
+    all. max_tokens: a micro-batch has as many rows as fit into that many tokens; 0 for a fixed number
     of rows. dp_size: number of data-parallel ranks, of which this process is one; the others have
     `other_tokens` valid tokens and split dynamic batches into at least `OTHER_MICRO_BATCHES`. epochs:
     passes over the rows. nested: the worker gets nested tensors, as from the trainer with a transfer queue,
@@ -61,6 +65,7 @@ class UpdateCase:
     kl_in_reward: float = 0.0
     turns: bool = False
     weights: bool = False
+    rejection: bool = False
     max_tokens: int = 0
     dp_size: int = 1
     epochs: int = 1
@@ -119,6 +124,7 @@ CASES = (
         update=replace(NO_EXTRAS, temperature=1.3, grad_clip=0.5),
         packed=True,
         weights=True,
+        rejection=True,
         dp_size=2,
     ),
     UpdateCase(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import PROMPT
 from harness.numerics.loss.release_objectives import ReleaseObjective
+from harness.numerics.update.rejection import REJECTIONS
 from harness.numerics.update.update_cases import (
     CASES,
     OTHER_MICRO_BATCHES,
@@ -123,6 +124,7 @@ class _Comparison:
         self._equal("response_mask", self.inputs.attended.astype(np.int64))
         rewards = self._within("token_level_rewards", self.reference.rewards())
         if case.kl_in_reward:
+            self._within("kl_controller", self.reference.kl_controller())
             self._within("kl_coefficient", self.reference.kl_coefficient())
         self._equal("sessions", np.array(self.reference.knows_sessions))
         advantages = (
@@ -134,11 +136,8 @@ class _Comparison:
             self._within(name, interval)
             if name == "log_prob" and case.has_reference_policy:
                 self._within("reference_log_prob", interval)
-        self.weights = self.inputs.rollout_is_weights
-        if self.reference.computes_weights:
-            weights = self._within("rollout_is_weights", self.reference.weights())
-            self._equal("corrected_mask", self.inputs.response_mask)
-            self.weights = self.weights if weights is None else weights
+        self._equal("inference_graph", np.array(0))
+        self._rollout_correction()
         if advantages is None:
             return
         optimizer = AdamW(case.update.lr)
@@ -158,6 +157,22 @@ class _Comparison:
                 BEFORE,
                 f"{self.record.count('parameter head')} optimizer steps were made, not {case.steps}",
             )
+
+    def _rollout_correction(self) -> None:
+        """Compare rejections, weights, and the mask, which no case changes for the update."""
+        self.weights = self.inputs.rollout_is_weights
+        if "weights" not in self.objective.capabilities:
+            return
+        for option in REJECTIONS if self.case.rejection else ():
+            if option.capability in self.objective.capabilities:
+                kept, sure = option.kept(self.inputs)
+                self._equal(f"kept {option.name}", kept, valid=sure)
+        if self.case.weights:
+            weights = self._within("rollout_is_weights", self.reference.weights())
+            self.weights = self.weights if weights is None else weights
+        elif self.record.count("rollout_is_weights"):
+            self._report("rollout_is_weights", BEFORE, BEFORE, "it was computed, and is not configured")
+        self._equal("corrected_mask", self.inputs.response_mask)
 
     def _step(
         self, step: int, parameters: dict[str, Any], advantages: NDArray[Any], optimizer: AdamW

@@ -25,6 +25,7 @@ from harness.numerics.update.update_cases import (
     BETAS,
     EPSILON,
     KL_HORIZON,
+    KL_RATIOS,
     KL_TARGET,
     PARAMETERS,
     ROWS,
@@ -36,6 +37,9 @@ from harness.numerics.update.update_cases import (
 )
 
 LEGACY = "DataParallelPPOActor"
+KL_LIMIT = 0.2
+"""The largest relative error that the adaptive KL controller uses (arXiv:1909.08593, section 2.2)."""
+
 TORCH_EPSILON = 1e-6
 """Added to the norm by `torch.nn.utils.clip_grad_norm_`."""
 
@@ -85,11 +89,6 @@ class UpdateReference:
     path: str
     objective: ReleaseObjective
 
-    @property
-    def computes_weights(self) -> bool:
-        """Whether the trainer of this release computes rollout weights."""
-        return self.case.weights and "weights" in self.objective.capabilities
-
     def weights(self) -> Interval:
         """Rollout importance weights of tokens, truncated."""
         inputs = self.inputs
@@ -132,6 +131,12 @@ class UpdateReference:
             np.float64(start * (1 + change)),  # type: ignore[arg-type]
             np.float64(start * (relative * ROWS / KL_HORIZON + 1e-7)),  # type: ignore[arg-type]
         )
+
+    def kl_controller(self) -> Interval:
+        """The coefficient after one step for each of `KL_RATIOS`: the error is limited to 20 %."""
+        error = np.clip(np.array(KL_RATIOS) - 1, -KL_LIMIT, KL_LIMIT)
+        exact = self.case.kl_in_reward * (1 + error * ROWS / KL_HORIZON)
+        return Interval.within(exact, 8 * FP32.unit * exact)
 
     @property
     def knows_sessions(self) -> bool:

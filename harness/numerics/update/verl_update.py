@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
@@ -22,9 +22,11 @@ from harness.numerics.loss.trainer_functions import (
     has_module,
 )
 from harness.numerics.loss.verl_helpers import place_of, raised_in, watched_helpers
+from harness.numerics.update.rejection import REJECTIONS, Rejection
 from harness.numerics.update.training_worker import EngineInWorker, padded
 from harness.numerics.update.update_cases import (
     KL_HORIZON,
+    KL_RATIOS,
     OTHER_MICRO_BATCHES,
     ROWS,
     WEIGHT_LIMIT,
@@ -140,16 +142,17 @@ class _Run:
         }
         with ExitStack() as inner:
             inner.enter_context(self._other_ranks())
-            log_probs, entropy = worker.log_probs(dict(tokens))
-            recorder.note("log_prob", log_probs)
-            recorder.note("entropy", entropy)
             targets = {
                 "old_log_probs": self._tensor(self.inputs.old_log_probs),
                 "advantages": advantages,
             }
-            if case.has_reference_policy:
-                recorder.note("reference_log_prob", worker.reference_log_probs(dict(tokens)))
-                targets["ref_log_prob"] = self._tensor(self.inputs.ref_log_prob)
+            with self._graphs_are_noted(model):
+                log_probs, entropy = worker.log_probs(dict(tokens))
+                recorder.note("log_prob", log_probs)
+                recorder.note("entropy", entropy)
+                if case.has_reference_policy:
+                    recorder.note("reference_log_prob", worker.reference_log_probs(dict(tokens)))
+                    targets["ref_log_prob"] = self._tensor(self.inputs.ref_log_prob)
             if case.weights:
                 targets["rollout_is_weights"] = weights
             self._watch(inner, model, optimizer)
@@ -163,6 +166,15 @@ class _Run:
         if isinstance(worker, EngineInWorker):
             recorder.note("scheduler_steps", np.array(worker.scheduled, dtype=np.int64))
             recorder.note("nested", np.int64(worker.nested))
+
+    @contextmanager
+    def _graphs_are_noted(self, model: Any) -> Iterator[None]:
+        """Record whether a forward pass in this block keeps what a backward pass needs."""
+        kept: list[bool] = []
+        hook = model.register_forward_hook(lambda *found: kept.append(found[-1].logits.requires_grad))
+        yield
+        hook.remove()
+        self.recorder.note("inference_graph", np.int64(any(kept)))
 
     def _tensor(self, array: Any) -> Any:
         tensor = self.torch.from_numpy(np.ascontiguousarray(array))
@@ -199,6 +211,7 @@ class _Run:
             data, _ = trainer.apply_kl_penalty(data, controller, kl_penalty="kl")
             recorder.at(trainer.apply_kl_penalty, "token_level_rewards", "kl_coefficient")
             recorder.note("kl_coefficient", np.float64(controller.value))
+            self._note_controller(core)
         recorder.note("token_level_rewards", data.batch["token_level_rewards"])
         data, weights = self._rollout_weights(data)
         compute: Any = advantage_step()
@@ -215,29 +228,54 @@ class _Run:
         recorder.at(compute, "advantages")
         return advantages, mask, weights
 
+    def _note_controller(self, core: Any) -> None:
+        """Record what the adaptive controller makes of KL divergences near to the target and far from it."""
+        values = []
+        for ratio in KL_RATIOS:
+            controller = core.AdaptiveKLController(self.case.kl_in_reward, 1.0, KL_HORIZON)
+            controller.update(ratio, ROWS)
+            values.append(controller.value)
+        self.recorder.note("kl_controller", np.array(values))
+        self.recorder.at(core.AdaptiveKLController.update, "kl_controller")
+
     def _rollout_weights(self, data: Any) -> tuple[Any, Any]:
         """Rollout importance weights; those of the case if this release has no function for them."""
-        if not self.case.weights:
-            return data, None
+        of_case = self._tensor(self.inputs.rollout_is_weights) if self.case.weights else None
         if not has_module(ROLLOUT_CORRECTION):
-            return data, self._tensor(self.inputs.rollout_is_weights)
+            return data, of_case
         correction: Any = import_module(ROLLOUT_CORRECTION)
-        config = {"rollout_is": "token", "rollout_is_threshold": WEIGHT_LIMIT}
+        # The default configuration has a threshold, but neither weights nor a rejection.
+        config = {"rollout_is": "token" if self.case.weights else None, "rollout_is_threshold": WEIGHT_LIMIT}
+        recorder = self.recorder
+        both = correction.compute_rollout_correction_and_rejection_mask
+        recorder.at(both, "rollout_is_weights", "corrected_mask", "kept veto")
+        recorder.at(correction.compute_rollout_rejection_mask, "kept")
+        for option in REJECTIONS if self.case.rejection else ():
+            # Releases refuse options that they do not have. An option that one refuses wrongly is missing.
+            with suppress(Exception):
+                rejected = self._rejected(correction, data, option)
+                recorder.note(f"kept {option.name}", rejected.batch["response_mask"])
         data, _ = correction.compute_rollout_correction_and_add_to_batch(data, config)
-        weights = data.batch["rollout_is_weights"]
-        self.recorder.note("rollout_is_weights", weights)
-        self.recorder.note("corrected_mask", data.batch["response_mask"])
-        self.recorder.at(
-            correction.compute_rollout_correction_and_rejection_mask, "rollout_is_weights", "corrected_mask"
-        )
-        return data, weights
+        weights = data.batch.get("rollout_is_weights", None)
+        if weights is not None:
+            recorder.note("rollout_is_weights", weights)
+        recorder.note("corrected_mask", data.batch["response_mask"])
+        return data, weights if self.case.weights else None
+
+    def _rejected(self, correction: Any, data: Any, option: Rejection) -> Any:
+        """The batch after a rejection, without what is not needed for it."""
+        needed = ("old_log_probs", "rollout_log_probs", "response_mask")
+        batch = import_module("verl").DataProto.from_single_dict({name: data.batch[name] for name in needed})
+        settings = {"rollout_is": None, "rollout_is_threshold": WEIGHT_LIMIT, **option.settings}
+        return correction.compute_rollout_correction_and_add_to_batch(batch, settings)[0]
 
     def _locate(self, worker: Any) -> None:
         """The functions of the worker that compute what is recorded around them."""
         recorder, modules = self.recorder, self.modules
         if isinstance(worker, LegacyActor):
             actor = type(worker.actor)
-            recorder.at(actor.compute_log_prob, "log_prob", "reference_log_prob", "entropy")
+            inferred = ("log_prob", "reference_log_prob", "entropy", "inference_graph")
+            recorder.at(actor.compute_log_prob, *inferred)
             recorder.at(actor._forward_micro_batch, "training_log_prob", "training_entropy", "model_input")  # noqa: SLF001 - verl's own name
             recorder.at(actor.update_policy, "loss", "logits_gradient", "arguments", "training_mode")
             recorder.at(actor._optimizer_step, "gradient", "gradient_norm", "parameter")  # noqa: SLF001
@@ -245,6 +283,7 @@ class _Run:
         recorder.at(type(worker.worker).train_mini_batch, "nested", "scheduler_steps")
         engine = type(worker.engine)
         recorder.at(self.modules[1].postprocess_batch_func, "log_prob", "reference_log_prob", "entropy")
+        recorder.at(engine.infer_batch, "inference_graph")
         recorder.at(engine.prepare_model_outputs, "training_log_prob", "training_entropy")
         recorder.at(engine.prepare_model_inputs, "model_input")
         recorder.at(engine.forward_backward_batch, "backward")

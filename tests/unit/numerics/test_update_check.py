@@ -14,12 +14,14 @@ from harness.check import Completed
 from harness.digest import canonical_json
 from harness.evidence import DeviceFacts
 from harness.numerics.loss.release_objectives import release_objective
+from harness.numerics.loss.verl_losses_source import REJECTION_ESTIMATORS
+from harness.numerics.update.rejection import REJECTIONS
 from harness.numerics.update.update_cases import CASES, PARAMETERS, draw, exact_log_probs
 from harness.numerics.update.update_check import judge, run
 from harness.numerics.update.update_compare import judge_faults, judge_record
 from harness.numerics.update.update_faults import UPDATE_FAULTS
 from harness.numerics.update.update_measurements import UPDATE_FORMAT, UpdateDeviceRun
-from harness.numerics.update.update_record import UpdateRecord, load_records, save_records
+from harness.numerics.update.update_record import Quantity, UpdateRecord, load_records, save_records
 from harness.outcome import Evidence, Status
 from harness.serialisation import json_object
 
@@ -219,6 +221,45 @@ def test_wrong_rollout_weights_are_the_first_that_is_named(name):
     first = judged(changed(DYNAMIC, name, lambda values: values * 1.01)).wrong[0]
     assert first.quantity == name
     assert "compute_rollout_correction_and_rejection_mask" in first.place
+
+
+def test_a_wrong_rejection_is_named_with_its_function():
+    """Each option keeps tokens and rejects some, so that neither an empty nor a full mask is right."""
+    dapo = RECORDS["0.9.1", "dapo"]
+    options = [one.name for one in REJECTIONS if one.capability == REJECTION_ESTIMATORS]
+    assert len(options) == 11
+    for name in (f"kept {option}" for option in options):
+        for wrong in (lambda values: values * 0, lambda values: np.ones_like(values)):
+            first = judged(changed(dapo, name, wrong)).wrong[0]
+            assert first.quantity == name
+            assert "compute_rollout_rejection_mask" in first.place
+    lost = judged(changed(dapo, "kept token_k1", None)).wrong[0]
+    assert lost.detail == "it was not computed"
+
+
+def test_every_rejection_keeps_and_rejects_tokens():
+    inputs = draw(next(case for case in CASES if case.rejection))
+    for option in REJECTIONS:
+        kept, sure = option.kept(inputs)
+        assert 0 < kept.sum() < inputs.response_mask.sum(), option.name
+        assert (sure | (inputs.response_mask == 0)).all(), option.name
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("kl_controller", lambda values: values * 1.01), ("inference_graph", lambda values: values + 1)],
+)
+def test_the_controller_and_graphs_of_inference_are_judged(name, change):
+    assert judged(changed(LEGACY, name, change), "0.6.1").wrong[0].quantity == name
+
+
+def test_weights_that_no_configuration_asks_for_are_wrong():
+    values = np.ones_like(draw(CASES[0]).old_log_probs)
+    more = replace(
+        ENGINE, quantities=(*ENGINE.quantities, Quantity(name="rollout_is_weights", values=values))
+    )
+    first = judged(more).wrong[0]
+    assert (first.quantity, first.detail) == ("rollout_is_weights", "it was computed, and is not configured")
 
 
 def test_the_reference_agrees_with_differences_of_its_own_loss():

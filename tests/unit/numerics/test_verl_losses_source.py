@@ -32,6 +32,9 @@ def kl_penalty(logprob, ref_logprob, kl_penalty):
     LEGACY_ACTOR: "on_policy = len(mini_batches) == 1\n",
     ROLLOUT_CORRECTION: """
 def compute_rollout_correction_weights(): ...
+def compute_rollout_rejection_mask(rollout_rs_threshold_lower=None): ...
+def compute_rollout_correction_and_rejection_mask(rollout_token_veto_threshold=None): ...
+def _parse_rollout_rs_thresholds(): ...
 def _parse_rollout_is_threshold(): ...
 """,
 }
@@ -50,6 +53,7 @@ def test_a_release_that_has_everything():
     assert losses.capabilities == {
         *("vanilla", "gspo", "rollout_is_weights", "global_denominators", "token-sum"),
         *("kl:k3+", "weights", "weights:icepop", "on_policy"),
+        *("rejection:levels", "rejection:veto", "rejection:estimators"),
     }
     assert losses.differences == set()
 
@@ -64,6 +68,9 @@ def test_a_release_that_has_everything():
         ("kl_penalty[:-1]", "kl_penalty", "kl:k3+"),
         (", rollout_is_weights=None):", ", **kwargs):", "rollout_is_weights"),
         ("def _parse_rollout_is_threshold", "def _parse", "weights:icepop"),
+        ("rollout_rs_threshold_lower", "lower", "rejection:levels"),
+        ("rollout_token_veto_threshold", "veto", "rejection:veto"),
+        ("def _parse_rollout_rs", "def _parse_rs", "rejection:estimators"),
         ("on_policy = ", "off_policy = ", "on_policy"),
     ],
 )

@@ -13,6 +13,9 @@ from harness.numerics.loss.cases import case_inputs
 from harness.numerics.loss.cases.case_builder import FOUR_MODES, CaseBuilder
 from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
 
+OVERFLOWING = 95.0
+"""A log-ratio whose exponential is infinite in fp32 unless it is clamped."""
+
 
 def divergences(build: CaseBuilder) -> Iterator[LossCase]:
     """Every KL estimator near the reference policy, far from it, and beyond the clamps."""
@@ -23,6 +26,7 @@ def divergences(build: CaseBuilder) -> Iterator[LossCase]:
         drift = rng.normal(0.0, spread, ref.shape)
         if size == "large":
             drift[3, :8] = rng.choice([-25.0, 25.0], 8)
+            drift[3, 8:10] = (-OVERFLOWING, OVERFLOWING)
         arrays = {
             "log_prob": np.where(mask > 0, ref + build.drift(drift), 50.0),
             "ref_log_prob": np.where(mask > 0, ref, -50.0),
@@ -144,9 +148,12 @@ def weights(build: CaseBuilder) -> Iterator[LossCase]:
     mask = case_inputs.mask(rng, *shape, "edge")
     old = case_inputs.old_log_probs(rng, *shape)
     for level, spread in (("token", 0.6), ("sequence", 0.1)):
+        drift = rng.normal(0.0, spread, shape)
+        # A full response far beyond the clamp, one with padding, and padding itself.
+        drift[2:4] += OVERFLOWING / 8
         arrays = {
             "old_log_prob": old,
-            "rollout_log_prob": old - rng.normal(0.0, spread, shape),
+            "rollout_log_prob": old - np.where(mask > 0, drift, OVERFLOWING),
             "response_mask": mask,
         }
         for name, bounds, needs in (

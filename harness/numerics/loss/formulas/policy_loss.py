@@ -43,12 +43,15 @@ def policy(case: LossCase) -> ExpectedResult:
     ratio, passes, unsure = (_sequence_ratio if sequence_level else _token_ratio)(log_ratio, valid)
     losses, gradient, branches = _clipped(case, ratio, advantages, dual=not sequence_level)
     branches = _with_clamp(branches, passes, unsure, advantages, sequence_level)
+    later = np.abs(ratio.value)
     if "rollout_is_weights" in case.inputs:
         weights = Bounded.exact(_masked(case.inputs["rollout_is_weights"], valid), contract)
-        losses, gradient = losses * weights, gradient * weights
+        losses, gradient, later = losses * weights, gradient * weights, later * np.abs(weights.value)
     share = aggregation.coefficients(valid, case)
     loss = aggregation.total(losses, share, valid, contract)
-    return expect_loss(loss, gradient * share, valid, branches)
+    # Autograd multiplies share and advantage first. If that underflows, the ratio multiplies the error.
+    gradient = (gradient * share).widened(contract.underflow * later)
+    return expect_loss(loss, gradient, valid, branches)
 
 
 def _masked(array: NDArray[Any], valid: Mask) -> Array:
