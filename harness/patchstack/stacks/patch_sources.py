@@ -21,7 +21,7 @@ from harness.errors import InputError, Location, Problem
 from harness.matrix.model.definitions import Axis, PatchPlace
 from harness.matrix.model.environment_facets import UnreadPatches
 from harness.patchstack.stacks.commit_patches import patches_at
-from harness.patchstack.stacks.patch_stack import SelectedPatch, load_stack, upstreams
+from harness.patchstack.stacks.patch_stack import SelectedPatch, is_stack, load_stack, upstreams
 from harness.patchstack.stacks.stack_import import ImportedStack, import_patches
 from harness.serialisation import JsonValue
 from harness.sources.git.branch_patches import branch_patches
@@ -218,7 +218,7 @@ class PatchSources:
         """Whether `patches/UPSTREAM` is a stack of this project's format, not a folder of `places`."""
         folder = self.root / PATCHES / upstream
         named = {(self.root / place.folder).resolve() for place in self.places if place.folder}
-        return folder.is_dir() and not named & {folder.resolve(), *folder.resolve().parents}
+        return is_stack(folder) and not named & {folder.resolve(), *folder.resolve().parents}
 
     @functools.cached_property
     def _read(self) -> PlacedPatches:

@@ -140,14 +140,26 @@ def imported_origins(patches: Path) -> tuple[OriginFinding, ...]:
 
 
 def upstreams(patches: Path) -> tuple[str, ...]:
-    """The upstreams that have a folder in `patches`."""
+    """The upstreams that have a stack in `patches`."""
     if not patches.is_dir():
         return ()
     return tuple(
         sorted(
-            folder.name for folder in patches.iterdir() if folder.is_dir() and not folder.name.startswith(".")
+            folder.name
+            for folder in patches.iterdir()
+            if not folder.name.startswith(".") and is_stack(folder)
         )
     )
+
+
+def is_stack(folder: Path) -> bool:
+    """Whether a folder is a stack of this project's format, not a folder of patches in another layout.
+
+    Its patches are folders with a header, which the series names.
+    """
+    if any(folder.glob(f"*/{FILE_NAME}")):
+        return True
+    return (folder / SERIES).is_file() and not any(file.suffix in PATCH_SUFFIXES for file in folder.iterdir())
 
 
 def read_patch_file(file: Path) -> bytes:

@@ -14,12 +14,12 @@ from packaging.version import Version
 from harness import __version__
 from harness.errors import Location
 from harness.matrix.model.constraints import AxisAgreement
-from harness.matrix.model.definitions import Axis, PatchPlace
+from harness.matrix.model.definitions import Axis, PatchPlace, Stack
 from harness.matrix.model.versions import parse_version
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.package import data_file
-from harness.patchstack.stacks.patch_sources import PatchSources
+from harness.patchstack.stacks.patch_sources import PatchSources, PlacedPatch
 from harness.settings import MATRIX_FILE
 from harness.workspace.adoption.dockerfile_pins import is_dockerfile
 from harness.workspace.adoption.pinned_versions import PinnedVersion
@@ -155,7 +155,8 @@ def _patches_section(survey: RepositorySurvey) -> Iterator[str]:
         layout = f", layout: {found.layout}" if found.layout else ""
         upstream = f", upstream: {found.upstream}" if found.upstream else ""
         folder = _quoted(found.folder)
-        entries.append(f"  - {{folder: {folder}{layout}{upstream}}}  # {len(found.files)} files")
+        versions = f', versions: "=={found.version}"' if found.version else ""
+        entries.append(f"  - {{folder: {folder}{layout}{upstream}{versions}}}  # {len(found.files)} files")
     if survey.fork and survey.fork.base:
         fork = survey.fork
         base = _quoted(fork.base)
@@ -308,11 +309,7 @@ def _shipped_stacks(survey: RepositorySurvey, shipped: Matrix, *, has_own: bool)
     named = [
         stack.name
         for stack in shipped.stacks.values()
-        if stack.name not in shipped.migrations
-        and any(
-            one.upstream in stack.axes and one.is_for(shipped.axes[one.upstream], stack.axes[one.upstream])
-            for one in pinned
-        )
+        if stack.name not in shipped.migrations and _is_named(stack, pinned, survey, shipped)
     ]
     if named or has_own:
         return named
@@ -322,6 +319,21 @@ def _shipped_stacks(survey: RepositorySurvey, shipped: Matrix, *, has_own: bool)
         if "@" not in stack.axes.get("verl", "@") and stack.name not in shipped.migrations
     ]
     return [max(releases)[1]] if releases else list(shipped.stacks)[:1]
+
+
+def _is_named(stack: Stack, pinned: Sequence[PlacedPatch], survey: RepositorySurvey, shipped: Matrix) -> bool:
+    """Whether a patch is for a commit or release of the stack by the name of its folder or file."""
+    return any(
+        one.upstream in stack.axes and one.is_for(shipped.axes[one.upstream], stack.axes[one.upstream])
+        for one in pinned
+    ) or any(
+        _is_release(stack.axes.get(one.upstream, ""), one.version) for one in survey.patches if one.version
+    )
+
+
+def _is_release(value: str, version: str) -> bool:
+    """Whether the value of a stack is this release, and no commit."""
+    return bool(value) and "@" not in value and Version(value) == Version(version)
 
 
 def workflow_text(survey: RepositorySurvey, shipped: Matrix) -> str:

@@ -45,12 +45,17 @@ _CI_FILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPatches:
-    """Patches for one entry of the section `patches`. reason: why they were not placed, or ""."""
+    """Patches for one entry of the section `patches`.
+
+    version: the release of the upstream that the folder or all the files are named after, or "". reason: why
+    they were not placed, or "".
+    """
 
     folder: str
     layout: str
     upstream: str
     files: tuple[str, ...]
+    version: str = ""
     reason: str = ""
 
 
@@ -181,7 +186,8 @@ def _patches(
             yield FoundPatches(folder=folder, layout=layout, upstream="", files=tuple(names))
             continue
         changed = {name: _upstream_of(root / name, axes) for name in names}
-        upstreams = set(changed.values())
+        # Files that change nothing are damaged patches: the check says so.
+        upstreams = {one for one in changed.values() if one is not None}
         upstream = upstreams.pop() if len(upstreams) == 1 else ""
         reason = (
             "they are for other hardware than NPUs"
@@ -189,23 +195,52 @@ def _patches(
             else ""
         )
         if not upstream and not reason:
-            known = sorted(set(filter(None, changed.values())))
-            reason = (
-                f"they change several projects ({', '.join(known)}): give each a folder of its own"
-                if known
-                else "they change no package that is an axis of the matrix"
-            )
-        yield FoundPatches(folder=folder, layout=layout, upstream=upstream, files=tuple(names), reason=reason)
+            reason = _why_not_placed(sorted(filter(None, upstreams)))
+        version = _named_version(folder, names, axes[upstream]) if upstream and not layout else ""
+        yield FoundPatches(
+            folder=folder,
+            layout=layout,
+            upstream=upstream,
+            files=tuple(names),
+            version=version,
+            reason=reason,
+        )
 
 
-def _upstream_of(file: Path, axes: Mapping[str, Axis]) -> str:
-    """The axis of the package whose files a patch changes, or ""."""
+def _why_not_placed(known: Sequence[str]) -> str:
+    if not known:
+        return "they change no package that is an axis of the matrix"
+    if len(known) == 1:
+        return f"they change {known[0]} and projects that are no axis of the matrix: give {known[0]} a folder"
+    return f"they change several projects ({', '.join(known)}): give each a folder of its own"
+
+
+def _named_version(folder: str, files: Sequence[str], axis: Axis) -> str:
+    """The release of the upstream that the path of the folder or the names of all files contain, or "".
+
+    In paths it is `verl/0.6.1/patches` or `verl-v0.6.1`, in names of files `verl-0.6.1-fix.patch`.
+    """
+    upstream = "|".join({re.escape(name).replace("_", "[-_]") for name in (axis.name, axis.package) if name})
+    named = re.compile(
+        rf"(?:{upstream})[-_ =/]*v?(?P<version>\d+(?:\.\d+)+(?:[-.]?(?:rc|post|dev)\d+)*)(?![.\w])"
+    )
+    parts = list(named.finditer(folder))
+    if parts:
+        return parts[-1]["version"]
+    found = [named.match(PurePosixPath(name).stem) for name in files]
+    versions = {one["version"] if one else "" for one in found}
+    return versions.pop() if len(versions) == 1 else ""
+
+
+def _upstream_of(file: Path, axes: Mapping[str, Axis]) -> str | None:
+    """The axis of the package whose files a patch changes; "" for others, None if it changes no package."""
     try:
         data = file.read_bytes()[:_MAX_SCRIPT]
     except OSError:
-        return ""
-    found = {_IMPORTS.get(name.decode(), name.decode()) for name in _CHANGED.findall(data)} & axes.keys()
-    return found.pop() if len(found) == 1 else ""
+        return None
+    changed = _CHANGED.findall(data)
+    found = {_IMPORTS.get(name.decode(), name.decode()) for name in changed} & axes.keys()
+    return found.pop() if len(found) == 1 else "" if changed else None
 
 
 def _scripts(root: Path, files: Sequence[str]) -> tuple[str, ...]:

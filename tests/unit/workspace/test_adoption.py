@@ -443,3 +443,65 @@ def test_a_source_far_from_any_release_is_followed_from_today_on(tmp_path: Path)
     assert matrix.stacks["fork"].axes["vllm_ascend"].endswith(f"@{start}")
     (entry,) = yaml.safe_load((root / "matrix.yaml").read_text())["patches"]
     assert entry == {"branch": "HEAD", "base": start, "upstream": "vllm_ascend"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "third_party/verl/0.7.1/patches/fix.diff",
+        "patches/verl-0.7.1/0001-x.patch",
+        "npu/verl-v0.7.1.patch",
+        "补丁/verl v0.7.1/时间 修复.patch",
+    ],
+)
+def test_patches_are_for_the_release_that_their_path_names(name: str, tmp_path: Path) -> None:
+    root = write(tmp_path, {name: PATCH.format("verl")})
+    init(root)
+    matrix = load_matrix(root / "matrix.yaml")
+    [place] = [place for place in matrix.patch_places if not place.is_included]
+    axis = matrix.axes["verl"]
+    assert place.versions is not None
+    assert place.versions.holds({"verl": axis.parse("0.7.1")})
+    assert not place.versions.holds({"verl": axis.parse("0.9.0")})
+    chosen = matrix.cells("default").cells
+    assert {cell.axes["verl"] for cell in chosen if cell.stack and "-to-" not in cell.stack} == {"0.7.1"}
+
+
+@pytest.mark.parametrize(
+    "name", ["torch-2.7.1/verl.patch", "plugin/2.3.0/patches/verl/x.patch", "verl/0.7.1.0.5abc/x.patch"]
+)
+def test_a_number_that_is_no_release_of_the_upstream_restricts_nothing(name: str, tmp_path: Path) -> None:
+    root = write(tmp_path, {name: PATCH.format("verl")})
+    init(root)
+    [place] = [one for one in load_matrix(root / "matrix.yaml").patch_places if not one.is_included]
+    assert place.versions is None
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"patches/verl/README.md": "words\n"},
+        {"patches/verl/gcc.patch": PATCH.format("gcc")},
+        {"patches/vllm_ascend/build.sh": "true\n", "patches/vllm_ascend/sub/x.txt": "\n"},
+    ],
+)
+def test_folders_that_are_named_like_stacks_of_this_project_are_none(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    root = write(tmp_path, files)
+    init(root)
+    done = CliRunner().invoke(app, ["--root", str(root), "plan"])
+    assert done.exit_code == 0, done.output
+
+
+def test_damaged_files_among_patches_are_named_and_keep_nothing_else_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write(tmp_path, {"patches/verl/a.patch": PATCH.format("verl"), "patches/verl/empty.patch": ""})
+    (root / "patches/verl/binary.patch").write_bytes(b"\0\xff")
+    monkeypatch.chdir(root)
+    done = init(root)
+    assert "3 files, patches of verl" in done.output
+    listed = patches(root, "list")
+    assert "verl/a  in" in listed.output
+    assert "empty.patch" in listed.output
