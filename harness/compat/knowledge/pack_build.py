@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from harness.compat.knowledge.module_outline import outline
 from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile
+from harness.compat.knowledge.raised_messages import RAISED, message_lines
 from harness.compat.knowledge.surface_pack import ENTRY_POINTS, METADATA
 from harness.digest import digest_bytes
 from harness.errors import HarnessError, InfrastructureError
@@ -22,6 +23,8 @@ from harness.sources.packages.release_fetcher import Sources
 NOT_YET = "not read yet"
 #: The fields of a package's metadata that a pack has.
 FIELDS = ("Requires-Python", "Requires-Dist", "Provides-Extra")
+#: The packages whose exceptions users see without knowing who raised them; others only add to the size.
+WITH_MESSAGES = frozenset({"verl", "vllm", "vllm-ascend"})
 #: Files of another kind than modules that are stored as they are.
 SCHEMAS = ".yaml"
 COMPILED = (".so", ".pyd")
@@ -62,6 +65,7 @@ class PackageBuild:
 
     def __init__(
         self,
+        package: str,
         known: PackagedFiles | None,
         fetch: Callable[[ListedRelease], Sources],
         plan: BuildPlan,
@@ -70,6 +74,7 @@ class PackageBuild:
         self._releases = {release.version: release for release in known.releases} if known else {}
         self._contents = dict(known.contents) if known else {}
         self._fetch, self._plan, self._report = fetch, plan, report
+        self._has_messages = package in WITH_MESSAGES
         self._outlines = _Outlines()
 
     def add(self, listed: Sequence[ListedRelease]) -> None:
@@ -82,14 +87,20 @@ class PackageBuild:
         wanted = [one for one in listed if _is_wanted(one, self._plan, is_last=one.version in last)]
         finished = [one for one in wanted if not Version(one.version).is_devrelease]
         for release in _in_order(finished or wanted):
-            stored = self._releases.get(release.version)
-            if stored is not None and not stored.unread:
+            if self._is_known(release.version):
                 continue
             packed, files = self._read(release)
             self._releases[release.version] = packed
             if not packed.unread:
                 self._contents[release.version] = files
             self._report(f"{release.version}: {packed.unread or f'{len(files)} files'}")
+
+    def _is_known(self, version: str) -> bool:
+        """Whether a release was read, by an npu-matrix that also read what it is asked for now."""
+        stored = self._releases.get(version)
+        if stored is None or stored.unread:
+            return False
+        return not self._has_messages or any(path.endswith(RAISED) for path in self._contents[version])
 
     def files(self) -> PackagedFiles:
         """Everything that was read, oldest release first."""
@@ -102,7 +113,8 @@ class PackageBuild:
             return packed.model_copy(update={"unread": NOT_YET}), {}
         try:
             sources = self._fetch(release)
-            files = dict(packed_files(sources.file, self._outlines.of))
+            said = message_lines if self._has_messages else no_messages
+            files = dict(packed_files(sources.file, self._outlines.of, said))
         except InfrastructureError as error:
             # Not a property of the release: it is read when the index can be reached again.
             self._report(f"{release.version}: {' '.join(str(error).split())[:200]}")
@@ -136,12 +148,27 @@ def _is_wanted(release: ListedRelease, plan: BuildPlan, *, is_last: bool) -> boo
     return not release.uploaded or release.uploaded >= since
 
 
-def packed_files(sources: Path, outlined: Callable[[bytes], bytes] = outline) -> Iterator[tuple[str, bytes]]:
-    """The files of a release as a pack stores them, from a zip that `ReleaseFetcher` made."""
+def no_messages(path: str, source: bytes) -> bytes:  # noqa: ARG001
+    """Nothing, for packages whose messages a pack does not have."""
+    return b""
+
+
+def packed_files(
+    sources: Path,
+    outlined: Callable[[bytes], bytes] = outline,
+    said: Callable[[str, bytes], bytes] = no_messages,
+) -> Iterator[tuple[str, bytes]]:
+    """The files of a release as a pack stores them, from a zip that `ReleaseFetcher` made.
+
+    said: path and source of a module -> the messages of its exceptions.
+    """
     with zipfile.ZipFile(sources) as archive:
         for name in sorted(archive.namelist()):
             if name.endswith(".py"):
-                yield name, outlined(archive.read(name))
+                source = archive.read(name)
+                yield name, outlined(source)
+                if messages := said(name, source):
+                    yield f"{name}{RAISED}", messages
             elif name.endswith(COMPILED):
                 yield name, b""
             elif name.endswith(SCHEMAS):

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from harness.compat.knowledge.raised_messages import RAISED
 from harness.digest import digest_json
 from harness.errors import InputError, Location
 from harness.sources.packages.archive_cache import new_file
@@ -194,9 +195,10 @@ def _arranged(files: PackagedFiles) -> _Arranged:
     return _Arranged(directory=directory, definitions=named, chunks=data)
 
 
-def _neighbourhood(path: str) -> tuple[str, str]:
+def _neighbourhood(path: str) -> tuple[bool, str, str]:
+    # Few questions are about messages, so their chunks come last.
     folder, _, name = path.rpartition("/")
-    return folder, name
+    return path.endswith(RAISED), folder, name
 
 
 class PackFile:
@@ -369,16 +371,28 @@ class PackagePart:
         return found
 
     def containing(self, word: bytes) -> Mapping[str, frozenset[int]]:
-        """Path -> the numbers of its contents that contain a text."""
+        """Path -> the numbers of its contents that contain a text. Messages of exceptions are left out."""
         if word not in self._containing:
-            whole = {number for number in range(len(self._chunk_digests)) if word in self._chunk(number)}
+            members = {path: one for path, one in self._members.items() if not path.endswith(RAISED)}
+            whole = {number for number in {one.c for one in members.values()} if word in self._chunk(number)}
             found = {
                 path: frozenset(n for n in range(len(member.s)) if word in self.content(path, n))
-                for path, member in self._members.items()
+                for path, member in members.items()
                 if member.c in whole
             }
             self._containing[word] = {path: numbers for path, numbers in found.items() if numbers}
         return self._containing[word]
+
+    @cached_property
+    def raised(self) -> Mapping[bytes, tuple[int, ...]]:
+        """Line of a file with messages of exceptions -> the releases that have it."""
+        found: dict[bytes, list[int]] = {}
+        for release, numbers in enumerate(self._by_release):
+            for path, number in numbers.items():
+                if path.endswith(RAISED):
+                    for line in self.content(path, number).splitlines():
+                        found.setdefault(line, []).append(release)
+        return {line: tuple(releases) for line, releases in found.items()}
 
     def content(self, path: str, number: int) -> bytes:
         """One content of a path. The same object is returned each time."""

@@ -21,6 +21,7 @@ from packaging.version import Version
 
 from harness.compat.knowledge.module_outline import ENVIRONMENT
 from harness.compat.knowledge.pack_file import PackagePart, PackedRelease, PackFile
+from harness.compat.knowledge.raised_messages import RaisedMessage
 from harness.compat.surface.api_surface import ApiSurface, NameLookup, Presence
 from harness.compat.surface.call_signature import CallSignature
 from harness.compat.surface.module_names import ModuleNames
@@ -388,6 +389,19 @@ class SurfacePack:
                 state = InRelease.FOUND if any(map(whole.search, files)) else InRelease.MISSING
             states.append((version, state))
         return NameHistory(package=normal_name(package), name=word, releases=tuple(states))
+
+    def raised(self, package: str) -> Mapping[RaisedMessage, tuple[str, ...]]:
+        """The messages of the exceptions that a package raises, and the releases that have each.
+
+        Only some packages of a pack have them (see `pack_build.py`); empty for others.
+        """
+        if not self.has(package):
+            return {}
+        part = self._part(package)
+        return {
+            RaisedMessage.from_line(line): tuple(part.releases[number].version for number in numbers)
+            for line, numbers in part.raised.items()
+        }
 
     def requirers(self, package: str) -> Iterator[StatedRequirement]:
         """Every requirement of a package that any release in the pack states."""

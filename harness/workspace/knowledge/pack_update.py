@@ -113,7 +113,9 @@ class _PackageUpdater:
         known = known_files(_opened(self._start), self._package)
         before = _read_versions(known)
         self._stored = known.releases if known else ()
-        build = PackageBuild(known, self._fetch, plan, lambda text: self._reported(text, build))
+        build = PackageBuild(
+            self._package, known, self._fetch, plan, lambda text: self._reported(text, build)
+        )
         try:
             build.add(listed)
         finally:

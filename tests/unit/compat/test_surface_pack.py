@@ -121,7 +121,7 @@ def test_the_order_of_reading_does_not_change_the_digest(tmp_path: Path) -> None
 
     def add(known: PackagedFiles | None, *releases: ListedRelease) -> PackagedFiles:
         plan = BuildPlan(since="2024-01-01")
-        build = PackageBuild(known, lambda one: Sources(file=zips[one.version]), plan, lambda _: None)
+        build = PackageBuild("lib", known, lambda one: Sources(file=zips[one.version]), plan, lambda _: None)
         build.add(releases)
         return build.files()
 
@@ -135,7 +135,7 @@ def test_of_old_releases_the_last_of_each_minor_release_is_read(tmp_path: Path) 
     dates = {"0.8.0": "2021-01-01", "0.9.0": "2023-01-01", "0.9.1": "2023-02-01", "1.0.0": "2024-02-01"}
     listed = [ListedRelease(version=v, uploaded=day, files=()) for v, day in dates.items()]
     plan = BuildPlan(since="2024-01-01", minors_since="2022-01-01")
-    build = PackageBuild(None, lambda _one: Sources(file=file), plan, lambda _: None)
+    build = PackageBuild("lib", None, lambda _one: Sources(file=file), plan, lambda _: None)
     build.add(listed)
     assert [one.version for one in build.files().releases] == ["0.9.1", "1.0.0"]
 
@@ -144,7 +144,7 @@ def test_a_release_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path)
     (tmp_path / "no.whl").write_bytes(b"not a wheel")
     listed = [ListedRelease(version="1.0", uploaded="2025-01-01", files=())]
     plan = BuildPlan(since="2024-01-01")
-    build = PackageBuild(None, lambda _one: Sources(file=tmp_path / "no.whl"), plan, lambda _: None)
+    build = PackageBuild("lib", None, lambda _one: Sources(file=tmp_path / "no.whl"), plan, lambda _: None)
     build.add(listed)
     found = build.files()
     assert found.releases[0].unread
@@ -156,7 +156,7 @@ def test_an_index_that_cannot_be_reached_says_nothing_about_a_release() -> None:
         raise InfrastructureError("the index cannot be reached")
 
     told: list[str] = []
-    build = PackageBuild(None, fetch, BuildPlan(since="2024-01-01"), told.append)
+    build = PackageBuild("lib", None, fetch, BuildPlan(since="2024-01-01"), told.append)
     build.add([ListedRelease(version="1.0", uploaded="2025-01-01", files=())])
     assert build.files().releases[0].unread == NOT_YET
     assert "cannot be reached" in told[0]
