@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.compat.knowledge.pack_build import BuildPlan, PackageBuild, known_files
-from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile, write_pack
+from harness.compat.knowledge.pack_file import PackagedFiles, PackFile, write_pack
 from harness.errors import HarnessError
 from harness.gc_pause import gc_paused
 from harness.sources.packages.index_listing import ListedRelease, listed_releases
@@ -106,13 +106,13 @@ class _PackageUpdater:
         self._package, self._target, self._start = package, target, start
         self._fetcher, self._commits, self._progress = fetcher, commits, progress
         self._written = time.monotonic()
-        self._stored: tuple[PackedRelease, ...] = ()
+        self._stored: PackagedFiles | None = None
         self._update = PackageUpdate(package=package)
 
     def update(self, listed: Sequence[ListedRelease], plan: BuildPlan) -> PackageUpdate:
         known = known_files(_opened(self._start), self._package)
         before = _read_versions(known)
-        self._stored = known.releases if known else ()
+        self._stored = known
         build = PackageBuild(
             self._package, known, self._fetch, plan, lambda text: self._reported(text, build)
         )
@@ -142,9 +142,9 @@ class _PackageUpdater:
 
     def _write(self, build: PackageBuild) -> None:
         files = build.files()
-        if files.releases != self._stored:
+        if files != self._stored and files.releases:
             write_pack(self._target, {self._package: files}, _opened(self._start), self._began_with)
-            self._start, self._stored = self._target, files.releases
+            self._start, self._stored = self._target, files
         self._written = time.monotonic()
 
 

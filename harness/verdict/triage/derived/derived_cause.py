@@ -24,6 +24,7 @@ from harness.verdict.triage.derived.package_names import (
     package_of_library,
 )
 from harness.verdict.triage.derived.published_pairs import PublishedPairs, shipped_pairs
+from harness.verdict.triage.derived.raised_causes import RaisedCauses
 from harness.verdict.triage.derived.requirement_causes import RequirementCauses
 from harness.verdict.triage.derived.surface_causes import SurfaceCauses
 from harness.verdict.triage.stack_trace import Frame
@@ -49,6 +50,10 @@ class CauseFinder:
     _known: dict[FailedUse, DerivedCause | None] = field(default_factory=dict, repr=False)
     _uses: dict[tuple[str, tuple[Frame, ...]], FailedUse | None] = field(default_factory=dict, repr=False)
 
+    _raised: dict[tuple[str, tuple[Frame, ...]], tuple[str, DerivedCause] | None] = field(
+        default_factory=dict, repr=False
+    )
+
     @property
     def pairs(self) -> PublishedPairs:
         """`matrix_pairs`, or those of the shipped matrix, which is read when it is first needed."""
@@ -59,6 +64,14 @@ class CauseFinder:
         if (text, frames) not in self._uses:
             self._uses[text, frames] = failed_use_of(text, frames)
         return self._uses[text, frames]
+
+    def raised(self, text: str, frames: tuple[Frame, ...]) -> tuple[str, DerivedCause] | None:
+        """The function that raises an exception with this text, and what it tells. Limited as `cause` is."""
+        if (text, frames) not in self._raised:
+            pack = self.surfaces.pack if len(self._raised) < MOST_USES else None
+            asked = RaisedCauses(pack=pack, versions=self.versions) if pack else None
+            self._raised[text, frames] = asked.cause(text, frames) if asked else None
+        return self._raised[text, frames]
 
     def look_up(self, text: str, frames: tuple[Frame, ...]) -> None:
         """Look up a failure before others."""

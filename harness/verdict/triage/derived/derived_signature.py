@@ -13,6 +13,8 @@ from harness.verdict.triage.stack_trace import Frame
 
 #: The area of derived causes.
 AREA = "derived"
+#: The area of settings and arguments that a package refuses.
+REFUSED = "config"
 #: Signatures of these areas are about packages that do not go together, which a proven cause tells better.
 ABOUT_PACKAGES = frozenset({"skew", "libraries"})
 ID_LENGTH = 60
@@ -23,12 +25,23 @@ def derive(
 ) -> tuple[Signature, DerivedCause] | None:
     """The cause of a failure with this message; None if none is derived, or if `known` tells more."""
     use = finder.use(text, tuple(frames))
+    if use is None and known is None:
+        return _raised(finder, text, frames)
     if use is None or (known and known.role == "cause" and known.area not in ABOUT_PACKAGES):
         return None
     cause = finder.cause(use)
     if cause is None or (known and not _is_better(cause, known)):
         return None
     return _signature(use, cause, text), cause
+
+
+def _raised(finder: CauseFinder, text: str, frames: Sequence[Frame]) -> tuple[Signature, DerivedCause] | None:
+    """What the function that raises an exception tells, if the message says nothing about packages."""
+    found = finder.raised(text, tuple(frames))
+    if found is None:
+        return None
+    function, cause = found
+    return _signature_of(REFUSED, ("raised", *cause.packages, function), cause, text), cause
 
 
 def _is_better(cause: DerivedCause, known: Signature) -> bool:
@@ -38,11 +51,14 @@ def _is_better(cause: DerivedCause, known: Signature) -> bool:
 
 
 def _signature(use: FailedUse, cause: DerivedCause, text: str) -> Signature:
-    words = (use.expected.value, *use.owner.split(".")[-2:], *use.names)
+    return _signature_of(AREA, (use.expected.value, *use.owner.split(".")[-2:], *use.names), cause, text)
+
+
+def _signature_of(area: str, words: Sequence[str], cause: DerivedCause, text: str) -> Signature:
     name = re.sub(r"[^a-z0-9]+", "-", " ".join(words).lower()).strip("-")[:ID_LENGTH].rstrip("-")
     return Signature(
         id=name,
-        area=AREA,
+        area=area,
         role="symptom" if cause.degree is Degree.SYMPTOM else "cause",
         evidence="source",
         pattern=r"(?!)",

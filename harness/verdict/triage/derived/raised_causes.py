@@ -1,0 +1,135 @@
+"""Derives what a message means from the exceptions that packages raise: by which function, and when.
+
+A function that checks settings or arguments is the cause: its condition tells what it refuses. Any other
+exception is a symptom, because what led to the condition may be anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from harness.compat.knowledge.pack_build import WITH_MESSAGES
+from harness.compat.knowledge.raised_messages import FEWEST_LETTERS, MOST_CHARACTERS, VALUE, RaisedMessage
+from harness.compat.knowledge.surface_pack import SurfacePack
+from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
+from harness.verdict.triage.derived.logged_versions import LoggedVersion
+from harness.verdict.triage.derived.package_names import package_of_file
+from harness.verdict.triage.stack_trace import Frame
+
+#: Without a traceback, a shorter message may be that of another program.
+FEWEST_ALONE = 20
+_TEXT = re.compile(r"(?:[\w.]+\.)?(?P<error>[A-Za-z_]\w*): (?P<message>.+)", re.DOTALL)
+#: Functions whose purpose is to refuse settings or arguments.
+_CHECKS = re.compile(
+    r"(?:^|[._])(?:__post_init__|_*(?:validate|check|verify|ensure|assert)\w*)$", re.IGNORECASE
+)
+_SETTINGS = re.compile(r"\b(?:config|args|kwargs)\b")
+_REFUSALS = frozenset({"ValueError", "TypeError", "AssertionError", "NotImplementedError", "KeyError"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Raised:
+    package: str
+    message: RaisedMessage
+    releases: tuple[str, ...]
+    in_stack: bool
+
+    @property
+    def letters(self) -> int:
+        """How much of the message is not a value."""
+        return sum(map(str.isalpha, self.message.template))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaisedCauses:
+    """Derives causes from the messages in a pack and the versions that a log shows."""
+
+    pack: SurfacePack
+    versions: Mapping[str, LoggedVersion]
+
+    def cause(self, text: str, frames: Sequence[Frame]) -> tuple[str, DerivedCause] | None:
+        """The function that raises an exception with this text, and a cause; None if none or several do."""
+        read = _TEXT.fullmatch(text.strip())
+        if read is None:
+            return None
+        found = [one for one in self._raised(read["error"], read["message"], frames) if self._is_enough(one)]
+        if not found:
+            return None
+        best = max((one.in_stack, one.letters) for one in found)
+        found = [one for one in found if (one.in_stack, one.letters) == best]
+        # Several functions may check the same setting; of other functions one cannot be told from another.
+        if len({(one.package, one.message.function) for one in found}) > 1 and not all(map(_refuses, found)):
+            return None
+        newest = max(found, key=lambda one: Version(one.releases[-1]))
+        return newest.message.function, self._derived(newest)
+
+    def _raised(self, error: str, message: str, frames: Sequence[Frame]) -> Iterator[_Raised]:
+        for package in sorted(WITH_MESSAGES):
+            stack = [frame for frame in frames if package_of_file(frame.file) == package]
+            if frames and not stack:
+                continue
+            for one, releases in self.pack.raised(package).items():
+                if one.error == error and _is_message(one.template, message):
+                    shown = self._shown(package, releases)
+                    if shown:
+                        here = any(_is_in(one, frame) for frame in stack)
+                        yield _Raised(package=package, message=one, releases=shown, in_stack=here)
+
+    def _shown(self, package: str, releases: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that can be installed; empty if the log shows one that was read and is none of them."""
+        shown = self.versions.get(package)
+        read = shown and self.pack.release(package, shown.version)
+        if not read:
+            return releases
+        return (read.release.version,) if read.release.version in releases else ()
+
+    @staticmethod
+    def _is_enough(one: _Raised) -> bool:
+        return one.letters >= (FEWEST_LETTERS if one.in_stack else FEWEST_ALONE)
+
+    @staticmethod
+    def _derived(one: _Raised) -> DerivedCause:
+        message, package = one.message, one.package
+        when = f" when `{message.condition}`" if message.condition else ""
+        span = " to ".join(dict.fromkeys((one.releases[0], one.releases[-1])))
+        where = f"{message.path} of {package} {span}"
+        refuses = _refuses(one)
+        return DerivedCause(
+            degree=Degree.LIKELY if refuses else Degree.SYMPTOM,
+            sentence=f"{package} raises this in `{message.function}`{when}",
+            proof=(where,),
+            packages=(package,),
+            remedy=(
+                "change the setting or argument that this condition is about"
+                if refuses
+                else f"find out in the log before it why `{message.function}` of {package} got there"
+            ),
+        )
+
+
+def _refuses(one: _Raised) -> bool:
+    """Whether the exception is about a setting or an argument."""
+    message = one.message
+    about = _CHECKS.search(message.function) or _SETTINGS.search(message.condition)
+    return message.error in _REFUSALS and bool(message.condition and about)
+
+
+def _is_in(message: RaisedMessage, frame: Frame) -> bool:
+    same = frame.function.rpartition(".")[2] == message.function.rpartition(".")[2]
+    return same and frame.file.replace("\\", "/").endswith(message.path)
+
+
+def _is_message(template: str, message: str) -> bool:
+    """Whether a message is the template with some values."""
+    fragments = template.split(VALUE)
+    if max(fragments, key=len) not in message:
+        return False
+    pattern = ".*?".join(map(re.escape, fragments))
+    # A long template was cut.
+    if len(template) >= MOST_CHARACTERS:
+        return re.match(pattern, message) is not None
+    return re.fullmatch(pattern, message.partition("\n")[0].rstrip(), re.DOTALL) is not None

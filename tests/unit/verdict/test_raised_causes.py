@@ -1,0 +1,79 @@
+"""A message that names no package: the release that raises it tells the function and the condition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.compat.knowledge.pack_at_hand import PackAtHand
+from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, write_pack
+from harness.compat.knowledge.raised_messages import RAISED, message_lines
+from harness.verdict.triage.diagnosis import Diagnosis, triage_text
+
+FILE = "verl/utils/config.py"
+OLD = b"""
+def validate_config(config):
+    if config.n % config.cards != 0:
+        raise ValueError(f"real_train_batch_size ({config.n}) must be divisible by {config.cards}")
+
+def init_model(path):
+    if not path:
+        raise RuntimeError(f"the weights of the reference policy are not in {path}")
+"""
+NEW = OLD.replace(b"config.n % config.cards != 0", b"config.n % minimal_bsz != 0")
+REFUSED = "ValueError: real_train_batch_size (30) must be divisible by 16"
+FAILED = "RuntimeError: the weights of the reference policy are not in /data"
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> PackAtHand:
+    contents = {
+        version: {FILE: b"def validate_config(config): ...\n", f"{FILE}{RAISED}": message_lines(FILE, source)}
+        for version, source in (("0.6.1", OLD), ("0.9.1", NEW))
+    }
+    releases = tuple(PackedRelease(version=version) for version in contents)
+    write_pack(tmp_path / "s.pack", {"verl": PackagedFiles(releases=releases, contents=contents)})
+    return PackAtHand(tmp_path / "s.pack")
+
+
+def asked(pack: PackAtHand, text: str, version: str = "") -> Diagnosis:
+    return triage_text(text.encode(), versions={"verl": version} if version else {}, surfaces=pack)
+
+
+def test_what_a_validator_refuses_is_a_cause(pack: PackAtHand) -> None:
+    root = asked(pack, REFUSED).root
+    assert root is not None
+    assert root.signature is not None
+    assert root.signature.cause == "verl raises this in `validate_config` when `config.n % minimal_bsz != 0`"
+    assert (root.signature.area, root.signature.role) == ("config", "cause")
+    assert root.signature.sources == ("verl/utils/config.py of verl 0.9.1",)
+
+
+def test_the_condition_is_that_of_the_release_in_the_log(pack: PackAtHand) -> None:
+    root = asked(pack, REFUSED, "0.6.1").root
+    assert root is not None
+    assert root.signature is not None
+    assert "`config.n % config.cards != 0`" in root.signature.cause
+
+
+def test_what_another_function_raises_is_a_symptom(pack: PackAtHand) -> None:
+    found = asked(pack, FAILED)
+    assert not found.known
+    assert found.root is not None
+    assert found.root.signature is not None
+    assert "in `init_model` when `not path`" in found.root.signature.cause
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        REFUSED.replace("ValueError", "OSError"),
+        REFUSED.replace("divisible", "dividable"),
+        REFUSED.replace(": ", ": here, "),
+        # The traceback is in another package.
+        f'Traceback (most recent call last):\n  File "/x/site-packages/vllm/a.py", line 1, in f\n{REFUSED}',
+    ],
+)
+def test_another_message_is_not_taken_for_it(pack: PackAtHand, text: str) -> None:
+    assert not asked(pack, text).known
