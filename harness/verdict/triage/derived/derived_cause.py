@@ -24,7 +24,7 @@ from harness.verdict.triage.derived.package_names import (
     package_of_library,
 )
 from harness.verdict.triage.derived.published_pairs import PublishedPairs, shipped_pairs
-from harness.verdict.triage.derived.raised_causes import RaisedCauses
+from harness.verdict.triage.derived.raised_causes import RaisedCauses, may_be_raised
 from harness.verdict.triage.derived.requirement_causes import RequirementCauses
 from harness.verdict.triage.derived.surface_causes import SurfaceCauses
 from harness.verdict.triage.stack_trace import Frame
@@ -68,7 +68,8 @@ class CauseFinder:
     def raised(self, text: str, frames: tuple[Frame, ...]) -> tuple[str, DerivedCause] | None:
         """The function that raises an exception with this text, and what it tells. Limited as `cause` is."""
         if (text, frames) not in self._raised:
-            pack = self.surfaces.pack if len(self._raised) < MOST_USES else None
+            asks = len(self._raised) < MOST_USES and may_be_raised(text)
+            pack = self.surfaces.pack if asks else None
             asked = RaisedCauses(pack=pack, versions=self.versions) if pack else None
             self._raised[text, frames] = asked.cause(text, frames) if asked else None
         return self._raised[text, frames]

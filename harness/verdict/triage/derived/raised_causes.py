@@ -31,6 +31,12 @@ _SETTINGS = re.compile(r"\b(?:config|args|kwargs)\b")
 _REFUSALS = frozenset({"ValueError", "TypeError", "AssertionError", "NotImplementedError", "KeyError"})
 
 
+def may_be_raised(text: str) -> bool:
+    """Whether a message is long enough to be told from those of other programs."""
+    read = _TEXT.fullmatch(text.strip())
+    return read is not None and sum(map(str.isalpha, read["message"])) >= FEWEST_LETTERS
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Raised:
     package: str
