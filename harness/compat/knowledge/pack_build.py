@@ -24,7 +24,7 @@ NOT_YET = "not read yet"
 #: The fields of a package's metadata that a pack has.
 FIELDS = ("Requires-Python", "Requires-Dist", "Provides-Extra")
 #: The packages whose exceptions users see without knowing who raised them; others only add to the size.
-WITH_MESSAGES = frozenset({"verl", "vllm", "vllm-ascend"})
+WITH_MESSAGES = frozenset({"verl", "vllm-ascend"})
 #: Files of another kind than modules that are stored as they are.
 SCHEMAS = ".yaml"
 COMPILED = (".so", ".pyd")
