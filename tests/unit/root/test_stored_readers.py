@@ -251,6 +251,7 @@ READERS: dict[str, Probe | str] = {
     "compat/knowledge/pack_file.py:definitions": "by digests: tests/unit/compat/test_surface_pack.py",
     "compat/knowledge/pack_file.py:package": "by digests: tests/unit/compat/test_surface_pack.py",
     "compat/knowledge/pack_file.py:write_pack": IN_MEMORY,
+    "compat/knowledge/raised_messages.py:from_line": "by digests: tests/unit/compat/test_surface_pack.py",
     "sources/packages/index_listing.py:listed_releases": ANSWER,
     "compat/inspection/distributions.py:_direct_url": WRITTEN_BY_USERS,
     "compat/inspection/environments.py:interpreter_installation": PROCESS,
