@@ -203,9 +203,11 @@ class EngineActor:
             engine_module.get_device_name = balancing.get_device_name = lambda: "cpu"
             use_unpadding_of_cpu()
         else:
-            patches = import_module("verl.workers.engine.fsdp.utils").apply_npu_fsdp_patches
-            # In 0.7 the function has no parameter, in later releases the configuration of the model.
-            patches(*[None for _ in signature(patches).parameters])
+            # Commits before 0.7.0 do not have the function.
+            patches = getattr(import_module("verl.workers.engine.fsdp.utils"), "apply_npu_fsdp_patches", None)
+            if patches is not None:
+                # In 0.7 it has no parameter, in later releases the configuration of the model.
+                patches(*[None for _ in signature(patches).parameters])
         if case.compute == "float32":
             # The engine of 0.7 always computes in bfloat16.
             _without_autocast(model, device)
