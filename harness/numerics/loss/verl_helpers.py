@@ -239,7 +239,11 @@ def watched_helpers(wrong: Callable[[Any], None]) -> Iterator[None]:
 
 
 def _watch(stack: ExitStack, helper: Helper, users: list[ModuleType], wrong: Callable[[Any], None]) -> None:
-    owner: Any = import_module(helper.module)
+    try:
+        owner: Any = import_module(helper.module)
+    except ImportError:
+        # What cannot be imported is called by nobody here; its own check says so.
+        return
     *classes, name = helper.name.split(".")
     for one in classes:
         owner = getattr(owner, one, None)

@@ -53,6 +53,18 @@ def test_right_functions_are_not_named_and_are_restored(modules):
     assert user.masked_mean is original
 
 
+def test_a_module_that_cannot_be_imported_is_not_watched(modules, monkeypatch, tmp_path):
+    """verl ab070522 on an NPU: padding.py imports what its transformers does not have, and a loss needs none of
+    it."""
+    _, user = modules
+    (tmp_path / "padding_of_verl.py").write_text("from numpy import no_such_name\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    broken = replace(HELPERS[0], module="padding_of_verl")
+    monkeypatch.setattr(verl_helpers, "HELPERS", [broken, *verl_helpers.HELPERS])
+    with watched_helpers(lambda _: None):
+        assert user.masked_mean(VALUES, MASK) == pytest.approx(2.0)
+
+
 def test_the_innermost_wrong_function_is_named_first(modules):
     home, user = modules
 
