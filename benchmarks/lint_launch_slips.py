@@ -1,9 +1,9 @@
 """Mistakes of real launch scripts, written before anybody looked at what `lint` says of them.
 
-Kinds that users reported for verl, vllm-ascend and verl-ascend-recipe (misspelt environment variables, Ray with
-other resources than the job, values that the engine refuses), and kinds that none of the rules was written
-for. Each kind comes into scripts of several releases of verl. A mistake is found if `lint` reports an error
-or a warning, or says that it did not read a part, which it does not say of the script without the mistake.
+Kinds that users reported for verl, vllm-ascend and verl-ascend-recipe (misspelt environment variables, Ray
+with other resources than the job, values that the engine refuses), and kinds that none of the rules was
+written for. Each kind comes into scripts of several releases of verl. A mistake is found if `lint` reports an
+error or a warning, or says that it did not read a part, which it does not say of the script without the mistake.
 The repository of verl must be among the mirrors (NPU_MATRIX_MIRRORS).
 """
 
@@ -262,15 +262,10 @@ def _has_settings(job: JobSettings, mistake: str, verl: VerlConfiguration) -> bo
     made = compose_job(job, verl)
     if made is None or job.entry != PROGRAMS[0]:
         return False
-    for word in mistake.split():
-        value, name = made[1].values, word.partition("=")[0]
-        for part in name.split(".") if not name.startswith("+") else ():
-            if not isinstance(value, Mapping) or part not in value:
-                return False
-            value = value[part]
-    return not mistake.startswith(f"+{ACTOR}megatron") or "fsdp_config" in made[1].values.get(
-        "actor_rollout_ref", {}
-    ).get("actor", {})
+    if mistake.startswith(f"+{ACTOR}megatron") and not made[1].has(f"{ACTOR}fsdp_config"):
+        return False
+    names = (word.partition("=")[0] for word in mistake.split())
+    return all(name.startswith("+") or made[1].has(name) for name in names)
 
 
 def injected(tag: str, tree: Tree, kinds: Sequence[str], share: int = SHARE) -> Iterator[Injected]:
@@ -301,7 +296,7 @@ def figures() -> Iterator[Figure]:
     for one in every:
         logging.getLogger(__name__).info("%s: %s in %s", one.told or "not found", one.kind, one.script)
     yield Figure(
-        claim=f"of {len(every)} mistakes of {len(kinds)} kinds in scripts of {len(STACKS)} releases, those found",
+        claim=f"of {len(every)} mistakes of {len(kinds)} kinds in scripts of {len(STACKS)} releases, found",
         measured=round(100 * sum(one.found for one in every) / max(1, len(every)), 1),
         unit="%",
         limit=90,

@@ -25,6 +25,7 @@ from harness.compat.lint.registry_findings import registry_findings
 from harness.compat.lint.setting_changes import key_change, misspelt_value, without_plus
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.typo_findings import typo_findings
+from harness.compat.lint.unread_settings import unread_findings
 
 PROGRAM_MISSING = "NO-PROGRAM"
 TYPE_RULE = "CONFIG-TYPE"
@@ -52,7 +53,7 @@ def config_findings(
     composed: tuple[Program, Composition] | None,
 ) -> Iterator[LintFinding | UndecidedRule]:
     """Findings about the configuration; an undecided rule if nothing could be composed."""
-    if configuration is not None and configuration.lacks(job.entry):
+    if configuration is not None and configuration.lacks(job.entry, job.started_as):
         yield _missing_program(job, configuration, versions)
         return
     missing = configuration.missing_name(job.entry, job.options) if configuration is not None else None
@@ -114,21 +115,34 @@ def config_findings(
     yield from _type_findings(job, configuration, program, composition, source)
     yield from registry_findings(job, configuration, program, composition)
     yield from typo_findings(job, configuration, program, composition)
-    yield from program_findings(job, configuration, program, composition)
+    stops = list(program_findings(job, configuration, program, composition))
+    yield from stops
+    # What verl refuses is not without effect.
+    stopped_at = {(one.line, one.column) for one in stops if isinstance(one, LintFinding)}
+    for finding in unread_findings(job, configuration, program, composition):
+        if (finding.line, finding.column) not in stopped_at:
+            yield finding
 
 
 def _missing_program(
     job: JobSettings, configuration: VerlConfiguration, versions: Mapping[str, str]
 ) -> LintFinding:
-    modules = [path.removesuffix(".py").replace("/", ".") for path in configuration.paths]
-    similar = difflib.get_close_matches(job.entry, sorted(modules), n=2, cutoff=0.8)
+    modules = sorted(path.removesuffix(".py").replace("/", ".") for path in configuration.paths)
+    plain = job.entry.removesuffix(".py").replace("/", ".")
+    similar = difflib.get_close_matches(plain, modules, n=2, cutoff=0.8)
+    is_file = job.started_as == "file"
+    fix = f"did you mean {' or '.join(similar)}?" if similar else "start a program of this verl"
     return _finding(
         job,
         None,
         rule=PROGRAM_MISSING,
-        message=f"{_verl(versions)} has no module {job.entry}",
-        why=f"python -m stops with: No module named {job.entry}",
-        fix=f"did you mean {' or '.join(similar)}?" if similar else "start a program of this verl",
+        message=f"{job.entry} is a module, and Python gets it as a file"
+        if is_file
+        else f"{_verl(versions)} has no module {job.entry}",
+        why=f"python stops with: can't open file '{job.entry}'"
+        if is_file
+        else f"python -m stops with: No module named {job.entry}",
+        fix=f"start it with -m {plain}" if plain in modules else fix,
         source=f"the files of {configuration.label}",
     )
 

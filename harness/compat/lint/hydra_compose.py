@@ -46,6 +46,7 @@ _SEARCHED_FOLDER = re.compile(r"(?P<start>\s*-\s+)(?P<path>[\w.-]+(?:/[\w.-]+)+)
 _GROUP = re.compile(r"\w+")
 _CLASS_NAME = re.compile(r"\b[A-Z]\w*")
 _KEY = re.compile(r"'([^']+)'")
+_WORD = re.compile(r"\w+")
 FOLDER_OPTIONS = ("--config-path", "-cp", "--config-dir", "-cd")
 
 
@@ -131,6 +132,26 @@ class VerlConfiguration:
         """The texts that verl's code compares each setting with, by the last part of the setting's key."""
         modules = sorted(path for path in self._paths if path.startswith("verl/") and path.endswith(".py"))
         return compared_texts((path, self._tree.read(path).decode("utf-8", "replace")) for path in modules)
+
+    @functools.cached_property
+    def code_words(self) -> frozenset[str]:
+        """All names and words in verl's code."""
+        modules = (path for path in self._paths if path.startswith("verl/") and path.endswith(".py"))
+        return frozenset(word for path in modules for word in _WORD.findall(self._source(path)))
+
+    def reads(self, section: str, name: str, folder: str) -> bool:
+        """Whether code reads a name of a section, as `section.name`; in `folder` the section is `config`."""
+        access = rf"(?:_config|_cfg)?(?:\.|\.get\(\s*[\"']|\[[\"']){re.escape(name)}\b"
+        anywhere, inside = re.compile(rf"{section}{access}"), re.compile(rf"config{access}")
+        return any(
+            anywhere.search(source) or (path.startswith(folder) and inside.search(source))
+            for path in self._paths
+            if path.startswith("verl/") and path.endswith(".py")
+            for source in [self._source(path)]
+        )
+
+    def _source(self, path: str) -> str:
+        return self._tree.read(path).decode("utf-8", "replace")
 
     def texts_of(self, program: Program) -> ComparedTexts:
         """The texts that the module of a program compares each setting with."""
@@ -403,13 +424,22 @@ class VerlConfiguration:
         same = [path for path in self._paths if path.endswith(f"/{entry}")]
         return same[0] if len(same) == 1 else None
 
-    def lacks(self, entry: str) -> bool:
-        """Whether `python -m entry` fails, because verl's package has no such module."""
-        path = entry.replace(".", "/")
+    def lacks(self, entry: str, started_as: str = "") -> bool:
+        """Whether Python finds no program `entry` in verl's package.
+
+        started_as: "module" for `python -m entry`, "file" for `python entry`, "" if it is not known.
+        """
+        path = entry.removesuffix(".py").replace(".", "/")
         package = path.split("/")[0]
         is_verl = package == "verl" and any(one.startswith(f"{package}/") for one in self._paths)
         found = any(one in self._paths for one in (f"{path}.py", f"{path}/__main__.py"))
-        return is_verl and not entry.endswith(".py") and not found
+        if started_as == "module":
+            # The names of modules have dots only, and no ending.
+            return is_verl and (not found or "/" in entry or entry.endswith(".py"))
+        if entry.endswith(".py"):
+            # `verl.trainer.main_ppo.py` is no path to this module.
+            return started_as == "file" and is_verl and found and "/" not in entry
+        return is_verl and (not found or started_as == "file")
 
     def _known_folder(self, given: str, base: str) -> str:
         """A folder of the tree: below the module's folder, or a path that begins outside of the tree."""

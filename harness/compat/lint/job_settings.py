@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET
 from harness.compat.lint.shell.values import ScriptValue
@@ -24,13 +24,15 @@ SPECIAL_WORDS = {"true": True, "false": False, "null": None, "none": None}
 class JobSettings:
     """One job: Hydra overrides by dotted key, environment variables, entry module, nodes and cards.
 
+    started_as: whether Python gets `entry` as a module (`-m`) or as a file; "" if a recipe does not say.
     arguments: the overrides in the order in which Hydra gets them. options: `--config-name` and others.
     cards: per node; 0 when not known. added: keys set with Hydra's `+`. removed: keys removed with `~`.
     has_unread_arguments: whether further overrides may be in arguments that were not read.
     missing_values: keys with nothing after `=`, because a space separates them from their value by mistake.
     cut_off: overrides in a command of their own after the job, because the line before does not go on.
     unknown_options: words that begin with a dash and are no option of Hydra.
-    facts: values measured in earlier runs of the recipe, which some rules use.
+    unpassed: variables that the script sets, and that it passes to no program: not exported, or set too late.
+    facts: values measured in earlier runs of the recipe, or that the script shows, which some rules use.
     """
 
     name: str
@@ -38,6 +40,7 @@ class JobSettings:
     overrides: Mapping[str, ScriptValue]
     env: Mapping[str, ScriptValue]
     entry: str = ""
+    started_as: Literal["", "module", "file"] = ""
     arguments: tuple[ScriptValue, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     device: str = "npu"
@@ -51,13 +54,14 @@ class JobSettings:
     missing_values: Mapping[str, ScriptValue] = field(default_factory=dict)
     cut_off: tuple[ScriptValue, ...] = ()
     unknown_options: tuple[ScriptValue, ...] = ()
+    unpassed: Mapping[str, ScriptValue] = field(default_factory=dict)
     facts: Mapping[str, FactValue] = field(default_factory=dict)
 
     @property
     def is_verl(self) -> bool:
         """Whether this is a verl job. The rules are about verl's settings only."""
         keys = any(key.startswith(("actor_rollout_ref.", "algorithm.")) for key in self.overrides)
-        return keys or self.entry.startswith(("verl.", "recipe."))
+        return keys or self.entry.startswith(("verl.", "verl/", "recipe.", "recipe/"))
 
     @classmethod
     def from_facet(cls, facet: Mapping[str, Any], device: str = "npu") -> JobSettings:

@@ -14,6 +14,7 @@ from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.lint_measurements import ScriptNote
 from harness.compat.lint.python_program import (
     CONFIG_OPTIONS,
+    is_module,
     option,
     override_words,
     python_program,
@@ -21,8 +22,10 @@ from harness.compat.lint.python_program import (
     unknown_options,
     words_from_outside,
 )
+from harness.compat.lint.script_facts import script_facts
 from harness.compat.lint.setting_changes import nearest_word
 from harness.compat.lint.shell.evaluator import Command, Evaluator
+from harness.compat.lint.shell.launchers import is_python
 from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError, Location
@@ -130,7 +133,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     evaluator.read(text)
     notes = list(evaluator.notes)
     notes += [*_torn_assignments(evaluator.commands), *_misspelt_variables(evaluator)]
-    notes += _missing_arrays(evaluator)
+    notes += [*_missing_arrays(evaluator), *_replaced_arrays(evaluator), *_refused_names(evaluator)]
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
         notes.append(ScriptNote(line=line, text=WINDOWS_LINE_ENDS, unread=True))
@@ -184,10 +187,30 @@ def _missing_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
         yield ScriptNote(line=line, text=f"{text}: is `{near}` meant?" if near else text, unread=bool(near))
 
 
+def _replaced_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Arrays of which a second assignment drops the elements before anything uses them."""
+    for name, where in evaluator.replaced_arrays.items():
+        text = f"the elements of the array `{name}` are replaced before anything uses them"
+        yield ScriptNote(line=where.line, text=f"{text}: is `{name}+=(...)` meant?", unread=True)
+
+
+def _refused_names(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Words after `export` that are no names, such as the rest of a list with spaces."""
+    for text, where in evaluator.refused_names:
+        problem = f"`export` refuses `{text}`, which is no name of a variable"
+        yield ScriptNote(line=where.line, text=f"{problem}: quote values with spaces", unread=True)
+
+
 def _cut_off(commands: Sequence[Command]) -> tuple[ScriptValue, ...]:
-    """The overrides in the command after a program, which were meant for the program."""
+    """The overrides in the command after a program, which were meant for the program.
+
+    They are its first word if a line does not go on; an `&` in a value leaves the rest of the value before.
+    """
     following = commands[0].arguments if commands else ()
-    return following if following and CUT_OFF.fullmatch(following[0].text) else ()
+    if any(is_python(following, position) for position in range(len(following))):
+        return ()
+    start = next((place for place, word in enumerate(following[:2]) if CUT_OFF.fullmatch(word.text)), None)
+    return () if start is None else following[start:]
 
 
 def _read_launch(
@@ -230,6 +253,7 @@ def _read_launch(
         overrides=overrides,
         env={**command.environment, **runtime.values},
         entry=entry,
+        started_as="module" if is_module(command.arguments, entry) else "file",
         arguments=words,
         options={name: value for name in CONFIG_OPTIONS if (value := option(rest, name))},
         device=device,
@@ -244,11 +268,25 @@ def _read_launch(
         ),
         missing_values=missing_values,
         cut_off=cut_off,
+        unpassed=_unpassed(command, evaluator),
+        facts=script_facts(evaluator.text, evaluator.commands),
         unknown_options=unknown_options(rest),
     )
     if job.is_verl:
         notes += [*_unread_notes(unread), *_quoted_variables(job, evaluator)]
     return job
+
+
+def _unpassed(command: Command, evaluator: Evaluator) -> dict[str, ScriptValue]:
+    """Variables that a script sets, and that neither the program gets nor the script uses."""
+    others = {name for one in evaluator.commands for name in one.environment}
+    return {
+        name: value
+        for name, value in evaluator.set_variables.items()
+        if name not in others
+        and name not in evaluator.used_names
+        and (name not in evaluator.exported_names or value.where.line > command.where.line)
+    }
 
 
 def _quoted_variables(job: JobSettings, evaluator: Evaluator) -> Iterator[ScriptNote]:

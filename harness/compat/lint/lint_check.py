@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.check import TaskContext
 from harness.compat.lint.config_findings import compose_job, config_findings
+from harness.compat.lint.environment_findings import environment_findings
 from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.launch_script import MAX_SCRIPTS, LaunchScript, NoJobError, read_script
@@ -29,6 +30,7 @@ from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_
 from harness.compat.lint.ruleset import (
     PLACEHOLDER,
     PPO_CONFIG,
+    SCRIPT_FACTS,
     VERSION_NAMES,
     LintRule,
     Ruleset,
@@ -52,6 +54,8 @@ from harness.sources.tree import Tree
 NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
 #: Programs whose configuration is verl's; a recipe of a stack can name none.
 _VERL_PROGRAM = re.compile(r"\Z|(?:.*/)?(?:verl|recipe)[./]")
+#: The endings of data that verl reads. `null` is no file.
+DATA_ENDINGS = (".parquet", ".json", ".jsonl", "null", "None")
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -85,6 +89,10 @@ class JobFacts:
             return UNKNOWN if fact is None else fact
         if name == "visible_cards":
             return _visible_cards(self._job.env.get("ASCEND_RT_VISIBLE_DEVICES"))
+        if name == "other_data":
+            return _other_data([self._job.overrides.get(f"data.{kind}_files") for kind in ("train", "val")])
+        if name in SCRIPT_FACTS:
+            return self._job.facts.get(name, UNSET)
         if name in ("cards", "nodes"):
             return getattr(self._job, name) or UNKNOWN
         if name in ("config", "device", "entry"):
@@ -163,6 +171,7 @@ def lint_job(
             unknown = sorted(name for name in names_in(rule.condition) if facts.value(name) is UNKNOWN)
             undecided.append(UndecidedRule(rule=rule.id, unknown=tuple(unknown), recipe=job.name))
     findings += torn_override_findings(job)
+    findings += environment_findings(job, configuration)
     reported = {finding.rule for finding in findings}
     for item in config_findings(job, versions, configuration, composed):
         if isinstance(item, UndecidedRule):
@@ -178,6 +187,15 @@ def _visible_cards(setting: ScriptValue | None) -> Any:
         return UNSET
     cards = setting.text.strip("'\"").split(",")
     return UNKNOWN if setting.unknown or not all(card.strip().isdigit() for card in cards) else len(cards)
+
+
+def _other_data(settings: Sequence[ScriptValue | None]) -> Any:
+    """The first file of data whose ending is none that verl reads; UNSET if there is none that is known."""
+    lists = [setting.text.strip("[]\"' ").split(",") for setting in settings if setting is not None]
+    names = (name.strip("[]\"' ") for files in lists for name in files)
+    # The ending is not known if the last part of the path is from outside.
+    known = (name for name in names if name and "$" not in name.rpartition("/")[2])
+    return next((name for name in known if not name.endswith(DATA_ENDINGS)), UNSET)
 
 
 def _told_once(findings: Sequence[LintFinding], rules: Ruleset) -> list[LintFinding]:

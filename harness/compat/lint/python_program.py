@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import yaml
 
@@ -26,6 +27,8 @@ _SHORT_OPTION = re.compile(r"-(?:cn|cp|cd|sc|[hcprmi])")
 MAX_SWEEP = 4_000
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _MODULE_OPTIONS = ("-m", "--module")
+#: The name of a module where Python takes a file: `-m` is missing before it.
+_NAMED_MODULE = re.compile(r"(?:verl|recipe)(?:\.[A-Za-z_]\w*)+")
 
 
 def python_program(words: Sequence[ScriptValue]) -> tuple[str, Sequence[ScriptValue]]:
@@ -57,9 +60,17 @@ def _entry(words: Sequence[ScriptValue]) -> tuple[str, int]:
             entry, after = following, index + 2
         elif text.startswith("-m") and _MODULE.fullmatch(text[2:]) and not entry:
             entry, after = text[2:], index + 1
-        elif text.endswith(".py"):
+        elif text.endswith(".py") or (not entry and _NAMED_MODULE.fullmatch(text)):
             entry, after = text, index + 1
     return entry, after
+
+
+def is_module(words: Sequence[ScriptValue], entry: str) -> bool:
+    """Whether Python gets its program as a module, as in `python -m ENTRY`, and not as a file."""
+    texts = [word.text for word in words]
+    return f"-m{entry}" in texts or any(
+        one in _MODULE_OPTIONS and other == entry for one, other in pairwise(texts)
+    )
 
 
 def option(words: Sequence[ScriptValue], name: str) -> str:

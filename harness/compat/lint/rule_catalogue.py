@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.compat.lint.config_findings import PROGRAM_MISSING, TYPE_RULE
+from harness.compat.lint.environment_findings import ENV_LOST_RULE, ENV_NAME_RULE, ENV_VALUE_RULE
 from harness.compat.lint.lint_measurements import CONFIG_RULE, MISSING_VALUE_RULE
 from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.registry_findings import REGISTRY_RULE
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, load_ruleset
 from harness.compat.lint.typo_findings import TYPO_RULE
+from harness.compat.lint.unread_settings import UNREAD_RULE
 from harness.errors import InputError
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -118,6 +120,51 @@ CODE_RULES = (
         verified="code",
         wrong=("trainer.nnodes= 2",),
         right=("trainer.nnodes=2",),
+    ),
+    RuleExplanation(
+        id=UNREAD_RULE,
+        severity="warning",
+        summary="a setting has no effect, because nothing in this verl reads it",
+        why="Hydra takes any key with a `+`; verl does not see a key that is misspelt, that is in another "
+        "section, or that is of an engine which does not run",
+        fix="write the key that verl reads; the finding names it where one is near",
+        source="the code and the configuration of the verl that the finding names",
+        verified="code",
+        wrong=("+data.max_prompt_lenght=1024",),
+        right=("data.max_prompt_length=1024",),
+    ),
+    RuleExplanation(
+        id=ENV_NAME_RULE,
+        severity="warning",
+        summary="an environment variable looks like a misspelling of one that a program reads",
+        why="nothing reads a variable whose name is misspelt, so that it has no effect, and nobody says so",
+        fix="write the name as its reader has it; the finding names it",
+        source="environment.yaml: the documentation and sources of CANN, HCCL, torch_npu, vLLM and Ray",
+        verified="doc",
+        wrong=("export ASCEND_RT_VISIBLE_DEVICE=0,1",),
+        right=("export ASCEND_RT_VISIBLE_DEVICES=0,1",),
+    ),
+    RuleExplanation(
+        id=ENV_VALUE_RULE,
+        severity="error",
+        summary="an environment variable has a value that its reader does not take",
+        why="the reader stops, or reads something else from the value than what is meant",
+        fix="give the variable a value of its documentation",
+        source="environment.yaml: the documentation and sources of CANN, HCCL, torch_npu, vLLM and Ray",
+        verified="doc",
+        wrong=("export HCCL_CONNECT_TIMEOUT=30m",),
+        right=("export HCCL_CONNECT_TIMEOUT=1800",),
+    ),
+    RuleExplanation(
+        id=ENV_LOST_RULE,
+        severity="warning",
+        summary="an environment variable is set where no program gets it",
+        why="a program gets the variables that are exported when it starts",
+        fix="export the variable before the command",
+        source="the manual of bash, section Environment",
+        verified="doc",
+        wrong=("HCCL_CONNECT_TIMEOUT=1800",),
+        right=("export HCCL_CONNECT_TIMEOUT=1800",),
     ),
 )
 

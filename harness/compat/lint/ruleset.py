@@ -34,7 +34,9 @@ VERSION_NAMES = {
     "vllm": Scheme.PEP440,
     "vllm_ascend": Scheme.PEP440,
 }
-JOB_NAMES = ("cards", "config", "device", "entry", "nodes", "visible_cards")
+#: What a script shows besides settings: the cards of `ray start`, and the nodes that it requests from Slurm.
+SCRIPT_FACTS = ("ray_cards", "slurm_nodes")
+JOB_NAMES = ("cards", "config", "device", "entry", "nodes", "other_data", "visible_cards", *SCRIPT_FACTS)
 PREFIXES = ("env.", "fact.", "model.")
 
 
@@ -135,6 +137,22 @@ class NameRegistry(_RuleFileModel):
     source: str
 
 
+class EnvironmentEntry(_RuleFileModel):
+    """An entry of environment.yaml: variables, who reads them, and what their values can be.
+
+    form: an integer from `low` to `high`, one of the `choices` in letters of any case, a list of cards, or a
+    list of `option:value` whose options are the `choices`; a text can be anything.
+    """
+
+    names: tuple[str, ...]
+    read_by: str
+    form: Literal["text", "integer", "choice", "cards", "options"] = "text"
+    low: int = 0
+    high: int = 0
+    choices: tuple[str, ...] = ()
+    source: str
+
+
 class ProgramEntry(_RuleFileModel):
     """An entry of programs.yaml: the kind of the programs whose module or file `entry` matches."""
 
@@ -157,6 +175,7 @@ class Ruleset:
     models: tuple[ModelFacts, ...]
     programs: tuple[ProgramEntry, ...]
     registries: tuple[NameRegistry, ...]
+    environment: tuple[EnvironmentEntry, ...]
 
     @functools.cached_property
     def known_configs(self) -> frozenset[str]:
@@ -189,6 +208,7 @@ def load_ruleset(folder: Path = RULES_FOLDER) -> Ruleset:
         models=tuple(_validated(folder / "models.yaml", ModelFacts)),
         programs=tuple(_validated(folder / "programs.yaml", ProgramEntry)),
         registries=tuple(_validated(folder / "registries.yaml", NameRegistry)),
+        environment=tuple(_validated(folder / "environment.yaml", EnvironmentEntry)),
     )
 
 

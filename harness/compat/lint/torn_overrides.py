@@ -42,8 +42,9 @@ def _cut_off(job: JobSettings) -> list[LintFinding]:
             line=setting.where.line,
             column=setting.where.column,
             message=f"`{setting.text}` is not passed to {job.entry}: bash runs this line as another command",
-            why="the line before it does not end with a backslash, or is a comment, which ends the command",
-            fix="end the line before it with a backslash, and move comments before the command",
+            why="the line before it does not end with a backslash, is a comment, or has an & without quotes: "
+            "each of them ends the command",
+            fix="end the line before it with a backslash, move comments before the command, and quote an &",
             source="the manual of bash, sections Escape Character and Comments",
             recipe=job.name,
         )

@@ -66,6 +66,8 @@ _ACTIVATION = re.compile(
 )
 #: Builtin commands whose words are names that they set.
 _SETTING_COMMANDS = ("read", "mapfile", "readarray", "getopts", "printf")
+#: A word after `export` without anything that bash expands, which is neither a name nor an option.
+_REFUSED_NAME = re.compile(r"[\d=,.:/][\w,.:/=-]*")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -95,10 +97,13 @@ class Command:
 class Evaluator:
     """Reads one script and the files beside it that it sources.
 
-    path: of the script. commands: the programs that it starts, without repetitions. notes: what was not read
-    or is not known. stopped: the note about the rest of the script, if reading it was given up.
+    path, text: of the script. commands: the programs that it starts, without repetitions. notes: what was not
+    read or is not known. stopped: the note about the rest of the script, if reading it was given up.
     assigned_names, used_names: the variables that the script sets and uses somewhere. used_arrays: those of
-    which it uses all elements, as `${NAME[@]}`.
+    which it uses all elements, as `${NAME[@]}`. set_variables: the texts that it assigns to variables for the
+    rest of the script, as they are written. exported_names: the variables that it exports somewhere.
+    replaced_arrays: those whose elements are replaced before they are used. refused_names: words after
+    `export` that are no names.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
@@ -110,18 +115,27 @@ class Evaluator:
         self._tolerant = False
         self._where = Location(path, 1)
         self._expander = Expander(self._output, count())
+        self.text = ""
         self.commands: list[Command] = []
         self.notes: list[ScriptNote] = []
         self.stopped: ScriptNote | None = None
         self.assigned_names: frozenset[str] = frozenset()
         self.used_names: frozenset[str] = frozenset()
         self.used_arrays: Mapping[str, Location] = {}
+        self.set_variables: Mapping[str, ScriptValue] = {}
+        self.exported_names: frozenset[str] = frozenset()
+        self.replaced_arrays: Mapping[str, Location] = {}
+        self.refused_names: Sequence[tuple[str, Location]] = ()
 
     def read(self, text: str) -> None:
         """Read the script; InputError if bash would not accept it."""
+        self.text = text
         world = World(script=self.path)
         tree = parse_bash(text, self.path)
         self.assigned_names, self.used_names, self.used_arrays = _names(tree)
+        self.set_variables, self.exported_names = _settings(tree)
+        self.replaced_arrays = _replaced_arrays(tree)
+        self.refused_names = tuple(_refused_names(tree))
         try:
             self._statements(tree.children("Stmts"), world)
         except (TooLargeError, RecursionError) as error:
@@ -630,6 +644,65 @@ def _names(tree: SyntaxNode) -> tuple[frozenset[str], frozenset[str], dict[str, 
             words = [word.raw for word in node.children("Args")]
             assigned |= set(words[1:]) if words and words[0] in _SETTING_COMMANDS else set()
     return frozenset(assigned), frozenset(used), arrays
+
+
+def _settings(tree: SyntaxNode) -> tuple[dict[str, ScriptValue], frozenset[str]]:
+    """The variables that are set by commands of their own, and the names of those that are exported."""
+    values: dict[str, ScriptValue] = {}
+    exported = set[str]()
+    for node in tree.descendants():
+        variant = node.child("Variant")
+        kind = variant.text() if node.kind == "DeclClause" and variant is not None else ""
+        assigns = node.children("Args") if kind else ()
+        if node.kind == "CallExpr" and not node.children("Args"):
+            assigns = node.children("Assigns")
+        for assign in assigns:
+            name, value = assign.child("Name"), assign.child("Value")
+            if name is not None and value is not None:
+                values.setdefault(name.text(), ScriptValue(text=value.raw, where=assign.location))
+            if name is not None and kind:
+                exported.add(name.text())
+    return values, frozenset(exported)
+
+
+def _replaced_arrays(tree: SyntaxNode) -> dict[str, Location]:
+    """Arrays that get other elements in the same list of commands, with no use of the array between them."""
+    found: dict[str, Location] = {}
+    for node in (tree, *tree.descendants()):
+        waiting = set[str]()
+        for statement in node.children("Stmts"):
+            inside = [statement, *statement.descendants()]
+            waiting -= {
+                param.text()
+                for one in inside
+                if one.kind == "ParamExp" and (param := one.child("Param")) is not None
+            }
+            command = statement.child("Cmd")
+            plain = command is not None and command.kind == "CallExpr" and not command.children("Args")
+            if command is None or not plain:
+                # Commands and blocks can use variables by other ways, as in functions.
+                waiting.clear()
+                continue
+            for assign in command.children("Assigns"):
+                name, array = assign.child("Name"), assign.child("Array")
+                if name is None or array is None:
+                    continue
+                if name.text() in waiting and not assign.flag("Append"):
+                    found.setdefault(name.text(), assign.location)
+                if array.children("Elems"):
+                    waiting.add(name.text())
+    return found
+
+
+def _refused_names(tree: SyntaxNode) -> Iterator[tuple[str, Location]]:
+    for node in tree.descendants():
+        variant = node.child("Variant")
+        if node.kind != "DeclClause" or variant is None or variant.text() != "export":
+            continue
+        for assign in node.children("Args"):
+            value = assign.child("Value")
+            if assign.child("Name") is None and value is not None and _REFUSED_NAME.fullmatch(value.raw):
+                yield value.raw, assign.location
 
 
 def _is_array(node: SyntaxNode) -> bool:

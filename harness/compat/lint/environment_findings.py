@@ -1,0 +1,148 @@
+"""Findings about environment variables: misspelt names, values their readers refuse, and lost variables.
+
+`rules/environment.yaml` has the variables that the programs of a job for NPUs read. verl's own code knows
+others: a name that stands in it is no misspelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from harness.compat.lint.hydra_compose import VerlConfiguration
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.lint_measurements import LintFinding, SettingChange
+from harness.compat.lint.ruleset import EnvironmentEntry, load_ruleset
+from harness.compat.lint.setting_changes import nearest_word, value_change
+from harness.compat.lint.shell.values import ScriptValue
+
+ENV_NAME_RULE, ENV_VALUE_RULE, ENV_LOST_RULE = "ENV-NAME", "ENV-VALUE", "ENV-LOST"
+
+
+def environment_findings(job: JobSettings, configuration: VerlConfiguration | None) -> Iterator[LintFinding]:
+    """Findings about the variables that a script sets for a job, or means to set."""
+    entries = {name: entry for entry in load_ruleset().environment for name in entry.names}
+    known = entries.keys() | (configuration.compared_texts.words if configuration else frozenset())
+    for name, value in job.env.items():
+        near = nearest_word(name, entries) if name not in known and "_" in name else ""
+        if near and near not in job.env:
+            yield _misspelt(name, near, value, entries[near], job)
+        problem = _problem(value, entries[name]) if name in entries and not value.unknown else ""
+        if problem:
+            yield _refused(name, value, problem, entries[name], job)
+    for name, value in job.unpassed.items():
+        if name in entries:
+            yield _lost(name, value, entries[name], job)
+
+
+def _misspelt(
+    name: str, near: str, value: ScriptValue, entry: EnvironmentEntry, job: JobSettings
+) -> LintFinding:
+    return _finding(
+        job,
+        value,
+        rule=ENV_NAME_RULE,
+        severity="warning",
+        message=f"the environment variable {name} looks like a misspelling of {near}",
+        why=f"{entry.read_by} reads {near}; nothing that is known here, verl included, reads {name}",
+        fix=f"export {near}={value.text}",
+        source=entry.source,
+    )
+
+
+def _refused(
+    name: str, value: ScriptValue, problem: str, entry: EnvironmentEntry, job: JobSettings
+) -> LintFinding:
+    near = nearest_word(value.text, entry.choices) if entry.form == "choice" else ""
+    return _finding(
+        job,
+        value,
+        rule=ENV_VALUE_RULE,
+        severity="error",
+        message=f"{name}={value.text[:80]} is no value for {entry.read_by}: {problem}",
+        why="its reader refuses it, or reads something else from it than what is meant",
+        fix=f"export {name}={near}" if near else f"give {name} a value of its documentation",
+        source=entry.source,
+        changes=value_change(value, f"env.{name}", near),
+    )
+
+
+def _lost(name: str, value: ScriptValue, entry: EnvironmentEntry, job: JobSettings) -> LintFinding:
+    is_late = value.where.line > job.where.line
+    what = "is set after the program was started" if is_late else "is not exported"
+    return _finding(
+        job,
+        value,
+        rule=ENV_LOST_RULE,
+        severity="warning",
+        message=f"{name} {what}, so that {job.entry} does not get it",
+        why="a program gets the variables that are exported when it starts; nothing else uses this one, "
+        f"which {entry.read_by} reads",
+        fix="move it before the command" if is_late else f"export {name}={value.text}",
+        source="the manual of bash, section Environment",
+    )
+
+
+def _problem(value: ScriptValue, entry: EnvironmentEntry) -> str:
+    """Why a variable cannot have this value; "" if it can."""
+    text = value.text.strip()
+    checks: Mapping[str, Callable[[str, EnvironmentEntry], str]] = {
+        "integer": _integer_problem,
+        "choice": _choice_problem,
+        "cards": _cards_problem,
+        "options": _options_problem,
+    }
+    return checks[entry.form](text, entry) if text and entry.form in checks else ""
+
+
+def _integer_problem(text: str, entry: EnvironmentEntry) -> str:
+    limits = f"a whole number from {entry.low} to {entry.high}"
+    is_number = text.isascii() and text.removeprefix("-").isdigit()
+    return "" if is_number and entry.low <= int(text) <= entry.high else f"it is {limits}"
+
+
+def _choice_problem(text: str, entry: EnvironmentEntry) -> str:
+    taken = {choice.lower() for choice in entry.choices}
+    return "" if text.lower() in taken else f"it is one of {', '.join(entry.choices)}"
+
+
+def _cards_problem(text: str, _entry: EnvironmentEntry) -> str:
+    cards = [card.strip() for card in text.split(",")]
+    if not all(card.isascii() and card.isdigit() for card in cards):
+        return "it is a list such as 0,1,2,3"
+    twice = next((card for card in cards if cards.count(card) > 1), "")
+    return f"card {twice} is in it twice" if twice else ""
+
+
+def _options_problem(text: str, entry: EnvironmentEntry) -> str:
+    names = [option.partition(":")[0].strip() for option in text.split(",")]
+    # A list such as `roundup_power2_divisions:[256:1,512:2]` has commas of its own.
+    other = next((name for name in names if name.isidentifier() and name not in entry.choices), "")
+    near = nearest_word(other, entry.choices) if other else ""
+    return f"it has no option {other}" + (f", but {near}" if near else "") if other else ""
+
+
+def _finding(
+    job: JobSettings,
+    value: ScriptValue,
+    *,
+    rule: str,
+    severity: str,
+    message: str,
+    why: str,
+    fix: str,
+    source: str,
+    changes: tuple[SettingChange, ...] = (),
+) -> LintFinding:
+    return LintFinding(
+        rule=rule,
+        severity=severity,
+        file=str(value.where.file),
+        line=value.where.line,
+        column=value.where.column,
+        message=message,
+        why=why,
+        fix=fix,
+        source=source,
+        recipe=job.name,
+        changes=changes,
+    )

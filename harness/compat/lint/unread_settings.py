@@ -1,0 +1,99 @@
+"""Findings of the rule UNREAD: settings of a job that nothing in this verl reads.
+
+Hydra takes any key with a `+`. A key whose last part stands nowhere in verl's code, or that belongs to a
+section which this job does not use, changes nothing. What verl hands on to other packages is not judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.key_remedies import keys_of
+from harness.compat.lint.lint_measurements import LintFinding
+from harness.compat.lint.setting_changes import nearest_word
+
+UNREAD_RULE = "UNREAD"
+#: Parts of keys below which verl passes everything on, or reads what the user's own code names.
+_PASSED_ON = re.compile(r"kwargs|override|env_vars|runtime_env|custom|extra|hydra|template|_target_|optim")
+#: Sections that verl reads by their names, so that what it reads of them can be seen in its code.
+_NAMED_SECTIONS = ("data", "trainer")
+_ENGINE = re.compile(r"actor_rollout_ref\.rollout\.engine_kwargs\.(?P<engine>\w+)\..*")
+_DATASETS = "verl/utils/dataset/"
+
+
+def unread_findings(
+    job: JobSettings, configuration: VerlConfiguration, program: Program, composition: Composition
+) -> Iterator[LintFinding]:
+    """Settings of the job that have no effect."""
+    if not program.module.startswith("verl/") or composition.problem or composition.incomplete:
+        return
+    plain = configuration.defaults(program)
+    names = sorted(keys_of(plain.values))
+    for key, setting in job.overrides.items():
+        if key in job.added and not plain.has(key) and not _PASSED_ON.search(key):
+            why, fix = _unread(key, plain, names, configuration)
+        elif _is_other_engine(key, composition):
+            why = "the rollout of this job is another engine, and reads its own options only"
+            fix = f"remove {key}, or set the option of the engine {_engine(composition)}"
+        elif key.startswith("critic.") and key != "critic.enable" and _lacks_critic(composition):
+            why = "this job has no critic, because its advantages are not those of gae"
+            fix = f"remove {key}"
+        else:
+            continue
+        if why:
+            yield LintFinding(
+                rule=UNREAD_RULE,
+                severity="note" if key.startswith("critic.") else "warning",
+                file=str(setting.where.file),
+                line=setting.where.line,
+                column=setting.where.column,
+                message=f"{key} has no effect",
+                why=why,
+                fix=fix,
+                source=f"the code and the configuration of {configuration.label}",
+                recipe=job.name,
+            )
+
+
+def _unread(
+    key: str, plain: Composition, names: list[str], configuration: VerlConfiguration
+) -> tuple[str, str]:
+    """Why nothing reads a key that a job adds, and what to write instead; ("", "") if it may be read."""
+    section, _, leaf = key.rpartition(".")
+    whole = [name for name in names if name.endswith(f".{key}")]
+    if section and whole and not plain.has(section.partition(".")[0]):
+        return (
+            f"the configuration has no section {section.partition('.')[0]}, and `+` makes a new one",
+            f"write {whole[0]}",
+        )
+    if not section or not isinstance(plain.value(section), Mapping):
+        return "", ""
+    siblings = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == section}
+    if leaf not in configuration.code_words:
+        near = siblings.get(nearest_word(leaf, siblings), "")
+        return f"no code of {configuration.label} has the name {leaf}", (
+            f"write {near}, without the plus" if near else "remove it, or write the key that verl reads"
+        )
+    others = [name for name in names if name.rpartition(".")[2] == leaf]
+    if section in _NAMED_SECTIONS and others and not configuration.reads(section, leaf, _DATASETS):
+        return f"verl reads no {leaf} of {section}, but {others[0]}", f"write {others[0]}"
+    return "", ""
+
+
+def _engine(composition: Composition) -> str:
+    return str(composition.value("actor_rollout_ref.rollout.name"))
+
+
+def _is_other_engine(key: str, composition: Composition) -> bool:
+    found = _ENGINE.fullmatch(key)
+    engine = composition.value("actor_rollout_ref.rollout.name")
+    is_known = engine in ("vllm", "sglang", "trtllm")
+    return bool(found and is_known and found["engine"] != engine)
+
+
+def _lacks_critic(composition: Composition) -> bool:
+    estimator, enabled = composition.value("algorithm.adv_estimator"), composition.value("critic.enable")
+    return composition.has("critic.enable") and enabled is not True and estimator in ("grpo", "rloo", "gspo")
