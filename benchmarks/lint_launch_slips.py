@@ -3,7 +3,7 @@
 Kinds that users reported for verl, vllm-ascend and verl-ascend-recipe (misspelt environment variables, Ray
 with other resources than the job, values that the engine refuses), and kinds that none of the rules was
 written for. Each kind comes into scripts of several releases of verl. A mistake is found if `lint` reports an
-error or a warning, or says that it did not read a part, which it does not say of the script without the mistake.
+error or a warning, or says that it did not read a part, and does not say so of the script without it.
 The repository of verl must be among the mirrors (NPU_MATRIX_MIRRORS).
 """
 

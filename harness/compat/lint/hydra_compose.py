@@ -40,6 +40,9 @@ MAX_COMPOSITIONS = 60
 # Stands, with the name of the unknown after it, for a value that only a run can know. Hydra takes any text.
 UNKNOWN_VALUE = "value_of_the_run_"
 _NO_NAME = re.compile(r"\W+")
+#: A variable in a value. What a command prints, and other expansions, can be anything.
+_GIVEN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\}(?!\w))")
+_STANDS_FOR_UNKNOWN = re.compile(rf"{UNKNOWN_VALUE}(?P<name>\w+)")
 _SEARCH_PATH = re.compile(r"(?P<scheme>file|pkg)://(?P<path>[\w./-]+)")
 # An entry of the list `searchpath` without a scheme: a folder relative to where verl is started.
 _SEARCHED_FOLDER = re.compile(r"(?P<start>\s*-\s+)(?P<path>[\w.-]+(?:/[\w.-]+)+)\s*")
@@ -534,14 +537,25 @@ def _parsed(
 
 def _message(text: str) -> str:
     """The text of an exception in one line, without the address of Hydra's manual and the search path."""
-    return " ".join(re.split(r"See https|Config search path", text)[0].split())
+    plain = _STANDS_FOR_UNKNOWN.sub(r"$\g<name>", text)
+    return " ".join(re.split(r"See https|Config search path", plain)[0].split())
 
 
 def _text(override: ScriptValue) -> str:
     """The override as Hydra gets it; a value that is not known is replaced by a text."""
     if not override.unknown:
         return override.text
-    return f"{override.text.partition('=')[0]}={UNKNOWN_VALUE}{_NO_NAME.sub('_', override.unknown)}"
+    key, _, value = override.text.partition("=")
+    # What is known of the value stays: brackets, quotes, and the ending of a path.
+    known = _GIVEN.sub(lambda found: _unknown_text(found[0]), value)
+    if known != value and "$" not in known and "`" not in known:
+        return f"{key}={known}"
+    return f"{key}={_unknown_text(override.unknown)}"
+
+
+def _unknown_text(name: str) -> str:
+    """What stands for a part of a value that only a run knows."""
+    return UNKNOWN_VALUE + _NO_NAME.sub("_", name.strip("${}"))
 
 
 def _key(override: str) -> str:

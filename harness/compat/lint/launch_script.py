@@ -41,6 +41,8 @@ MISSPELT_LETTERS = 5
 MAX_MISSPELT = 10
 #: A command whose first word is an override: the line before it does not go on.
 CUT_OFF = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.[\w@/-]+)+=.*|\+{1,2}[A-Za-z_][\w.@/-]*=.*", re.DOTALL)
+#: Variables that every shell has.
+SHELL_NAMES = ("HOME", "PWD", "USER")
 _REFERENCE = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*)(?![\w.:])\}?")
 WINDOWS_LINE_ENDS = (
     "the lines end as on Windows, and bash takes the carriage returns as a part of the words: convert them, "
@@ -133,6 +135,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     evaluator.read(text)
     notes = list(evaluator.notes)
     notes += [*_torn_assignments(evaluator.commands), *_misspelt_variables(evaluator)]
+    notes += [*_longer_names(evaluator), *_lonely_nodes(evaluator)]
     notes += [*_missing_arrays(evaluator), *_replaced_arrays(evaluator), *_refused_names(evaluator)]
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
@@ -175,6 +178,30 @@ def _misspelt_variables(evaluator: Evaluator) -> Iterator[ScriptNote]:
         if near and len(name) >= MISSPELT_LETTERS and (is_swapped or near not in evaluator.used_names):
             text = f"`{name}` is set nowhere in this script, and `{near}` is: is it misspelt?"
             yield ScriptNote(line=word.where.line, text=text, unread=True)
+
+
+def _longer_names(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Variables that nothing sets, whose name begins with one that the script sets: `$name_rest`."""
+    words = [word for command in evaluator.commands for word in command.arguments]
+    given = {word.unknown: word for word in words if word.unknown.isidentifier()}
+    for name, word in given.items():
+        starts = [one for one in evaluator.assigned_names if name.startswith(f"{one}_")]
+        if name in evaluator.assigned_names or not starts or f"${name}" not in evaluator.text:
+            continue
+        start = max(starts, key=len)
+        rest = name.removeprefix(start)
+        text = f"bash reads `${name}` as one name, which nothing sets: is `${{{start}}}{rest}` meant?"
+        yield ScriptNote(line=word.where.line, text=text, unread=True)
+
+
+def _lonely_nodes(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Several nodes for `torchrun --standalone`, which is for one."""
+    for command in evaluator.commands:
+        words = command.arguments
+        nodes = option(words, "--nnodes")
+        if any(word.text == "--standalone" for word in words) and nodes.isdigit() and int(nodes) > 1:
+            text = f"`torchrun --standalone` starts one node, and waits for {nodes} for ever"
+            yield ScriptNote(line=command.where.line, text=f"{text}: give --rdzv-endpoint", unread=True)
 
 
 def _missing_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
@@ -290,10 +317,10 @@ def _unpassed(command: Command, evaluator: Evaluator) -> dict[str, ScriptValue]:
 
 
 def _quoted_variables(job: JobSettings, evaluator: Evaluator) -> Iterator[ScriptNote]:
-    """Variables of the script that single quotes keep from being expanded."""
+    """Variables that single quotes keep from being expanded."""
     for key, value in job.overrides.items():
         found = None if value.unknown else _REFERENCE.search(value.text)
-        if found is not None and found["name"] in evaluator.assigned_names:
+        if found is not None and (found["name"] in evaluator.assigned_names or found["name"] in SHELL_NAMES):
             text = f"{key} gets the text {found[0]}, and not the value of this variable"
             text += ": bash expands nothing in single quotes"
             yield ScriptNote(line=value.where.line, text=text, unread=True)

@@ -72,12 +72,13 @@ def _unread(
     if not section or not isinstance(plain.value(section), Mapping):
         return "", ""
     siblings = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == section}
+    others = [name for name in names if name.rpartition(".")[2] == leaf]
     if leaf not in configuration.code_words:
         near = siblings.get(nearest_word(leaf, siblings), "")
+        other = others[0] if others else "the key that verl reads, or remove it"
         return f"no code of {configuration.label} has the name {leaf}", (
-            f"write {near}, without the plus" if near else "remove it, or write the key that verl reads"
+            f"write {near}, without the plus" if near else f"write {other}"
         )
-    others = [name for name in names if name.rpartition(".")[2] == leaf]
     if section in _NAMED_SECTIONS and others and not configuration.reads(section, leaf, _DATASETS):
         return f"verl reads no {leaf} of {section}, but {others[0]}", f"write {others[0]}"
     return "", ""

@@ -45,7 +45,7 @@ defaults:
 actor_rollout_ref:
   rollout: {n: 1, calculate_log_probs: false, name: vllm, engine_kwargs: {vllm: {}}}
 algorithm: {_target_: verl.trainer.config.AlgoConfig, adv_estimator: gae}
-data: {train_batch_size: 8, train_files: ~}
+data: {train_batch_size: 8, train_files: ~/train.parquet}
 trainer: {nnodes: 1, n_gpus_per_node: 8, logger: [console], use_old_workers: null, save_freq: -1}
 """,
     "verl/trainer/config/model_engine/dp.yaml": "# FSDP\n",
@@ -159,6 +159,7 @@ def found(
         ("+actor_rollout_ref.actor.new=1 ++trainer.more=2 ++trainer.nnodes=3 ~trainer.save_freq", ""),
         ("trainer.logger=[console,wandb] data.train_files=[$HOME/a.parquet,$HOME/b.parquet]", ""),
         ("trainer.nnodes=$NNODES data.train_files='${oc.env:X}/y' hydra.run.dir=x", ""),
+        ("\"data.train_files=['$HOME/a.parquet' '$HOME/b.parquet']\"", "no viable alternative"),
         ("algorithm.filter.enable=True", "Could not override 'algorithm.filter.enable'"),
         ("trainer.nnodes.deeper=1", "trainer.nnodes"),
         ("~trainer.gone", "Could not delete from config. 'trainer.gone' does not exist"),
@@ -183,6 +184,52 @@ def test_what_hydra_refuses_is_an_error_with_its_message(
     reasons = found(configuration, arguments)
     assert bool(reasons) == bool(message), reasons
     assert message in " ".join(reasons.values())
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("python -m verl.trainer.main_ppo", ""),
+        ("python -mverl.trainer.main_ppo", ""),
+        ("python verl/trainer/main_ppo.py", ""),
+        ("python /home/me/verl/verl/trainer/main_ppo.py", ""),
+        ("python -m verl.trainer.main_ppo.py", "start it with -m verl.trainer.main_ppo"),
+        ("python -m verl/trainer/main_ppo", "start it with -m verl.trainer.main_ppo"),
+        ("python verl.trainer.main_ppo", "start it with -m verl.trainer.main_ppo"),
+        ("python verl.trainer.main_ppo.py", "start it with -m verl.trainer.main_ppo"),
+        ("python -m verl.trainer.ppo_main", "did you mean"),
+    ],
+)
+def test_a_program_is_looked_for_as_python_looks_for_it(
+    configuration: VerlConfiguration, command: str, problem: str
+) -> None:
+    script = parse_script(f"{command} actor_rollout_ref.rollout.n=8", "run.sh")
+    result = lint_script(script, {"verl": "0.9.1"}, configuration)
+    fixes = [one.fix for one in result.findings if one.rule == "NO-PROGRAM"]
+    assert len(fixes) == bool(problem), fixes
+    assert problem in " ".join(fixes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ("+data.train_batchsize=4", "write data.train_batch_size, without the plus"),
+        ("+rollout.n=4", "write actor_rollout_ref.rollout.n"),
+        ("+data.n=4", "write actor_rollout_ref.rollout.n"),
+        ("+actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend=ascend", "engine vllm"),
+        ("algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4", ""),
+        ("+actor_rollout_ref.rollout.engine_kwargs.vllm.anything=1", ""),
+        ("+actor_rollout_ref.model.override_config.anything=1", ""),
+        # verl's code has this name.
+        ("+data.kl_penalty_forward=1", ""),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_told(
+    configuration: VerlConfiguration, arguments: str, remedy: str
+) -> None:
+    fixes = [one.fix for one in lint(configuration, arguments).findings if one.rule == "UNREAD"]
+    assert len(fixes) == bool(remedy), fixes
+    assert remedy in " ".join(fixes)
 
 
 def test_each_wrong_override_has_its_place_and_a_suggestion(configuration: VerlConfiguration) -> None:

@@ -472,3 +472,33 @@ def test_an_array_that_is_set_nowhere_is_told():
 def test_a_variable_in_single_quotes_is_told():
     text = "N=2\npython3 -m verl.trainer.main_ppo 'trainer.nnodes=$N' 'a.b=${trainer.nnodes}' 'c.d=$X'\n"
     assert [(note.unread, "$N" in note.text) for note in parse_script(text).notes] == [(True, True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("export CARDS=0, 1, 2", "`export` refuses `1,`"),
+        ("A=(a.b=1)\nA=(c.d=2)", "the elements of the array `A` are replaced"),
+        ("A=(a.b=1)\nA+=(c.d=2)", ""),
+        ("A=(a.b=1)\nA=(${A[@]} c.d=2)", ""),
+        ("A=(a.b=1)\nrun() { :; }\nrun\nA=(c.d=2)", ""),
+        ("A=()\nA=(c.d=2)", ""),
+        ("model=qwen\nname=$model_grpo\n: ", "is `${model}_grpo` meant?"),
+        ("model=qwen\nname=${model}_grpo", ""),
+        ("torchrun --standalone --nnodes=2 -m verl.trainer.sft_trainer data.x=1", "starts one node"),
+        ("torchrun --standalone --nnodes=1 -m verl.trainer.sft_trainer data.x=1", ""),
+    ],
+)
+def test_what_bash_drops_is_told(line: str, note: str) -> None:
+    job = 'python3 -m verl.trainer.main_ppo "${A[@]}" algorithm.adv_estimator=grpo trainer.experiment_name=$name'
+    told = [one.text for one in parse_script(f"{line}\n{job}").notes if one.unread]
+    relevant = [text for text in told if "`A`" not in text or "replaced" in text]
+    assert bool(relevant) == bool(note), relevant
+    assert note in " ".join(relevant)
+
+
+def test_an_ampersand_leaves_the_rest_of_the_overrides() -> None:
+    script = parse_script(
+        "python3 -m verl.trainer.main_ppo trainer.project_name=gsm8k&math \\\n    trainer.nnodes=2"
+    )
+    assert [word.text for word in script.jobs[0].cut_off] == ["trainer.nnodes=2"]

@@ -228,6 +228,58 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(e={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}),
         change(e={"ASCEND_RT_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}),
     ),
+    "RANGE-STEPS": (
+        change(o={"trainer.total_training_steps": -1}),
+        change(o={"trainer.total_training_steps": "null"}),
+    ),
+    "RESUME-IGNORED": (
+        change(o={"trainer.resume_mode": "auto", "trainer.resume_from_path": "/ckpts/global_step_100"}),
+        change(o={"trainer.resume_mode": "resume_path"}),
+    ),
+    "LORA-IGNORED": (
+        change(o={"actor_rollout_ref.model.lora_alpha": 64, "actor_rollout_ref.model.lora_rank": 0}),
+        change(o={"actor_rollout_ref.model.lora_rank": 32}),
+    ),
+    "GAE-NO-CRITIC": (
+        change(o={ALG + "adv_estimator": "gae", "critic.enable": False}),
+        change(o={ALG + "adv_estimator": "grpo"}),
+    ),
+    "ROLLOUT-HEADS": (
+        change(model="Qwen/Qwen2.5-7B", o={R + "tensor_model_parallel_size": 8}),
+        change(o={R + "tensor_model_parallel_size": 4}),
+    ),
+    "DATA-FORMAT": (
+        change(o={"data.train_files": "/data/train.csv"}),
+        change(o={"data.train_files": "['/data/train.parquet', '$FILE']"}),
+    ),
+    "DATA-MISSING": (
+        change(o={"data.val_files": "null"}),
+        change(o={"data.val_files": "/data/test.parquet"}),
+    ),
+    "RAY-CARDS": (change(f={"ray_cards": 4}), change(o={"trainer.n_gpus_per_node": 4})),
+    "SLURM-NODES": (change(f={"slurm_nodes": 2}, nodes=2), change(o={"trainer.nnodes": 2})),
+    "CLIP-DUAL": (change(o={A + "clip_ratio_c": 0.2}), change(o={A + "clip_ratio_c": 3.0})),
+    "CLIP-REVERSED": (
+        change(o={A + "clip_ratio_low": 0.28, A + "clip_ratio_high": 0.2}),
+        change(o={A + "clip_ratio_low": 0.2, A + "clip_ratio_high": 0.28}),
+    ),
+    "CARDS-IGNORED": (
+        change(e={"ASCEND_VISIBLE_DEVICES": "0,1"}),
+        change(e={"ASCEND_RT_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}),
+    ),
+    "DEVICE-NAME": (
+        change(o={"trainer.device": "ascend"}, v={"verl": "0.6.1"}),
+        change(o={"trainer.device": "npu"}),
+    ),
+    "DEVICE-REPLACED": (change(o={"trainer.device": "ascend"}), change(o={"trainer.device": "npu"})),
+    "ATTN-GPU": (
+        change(o={"+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_3"}),
+        change(o={"+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2"}),
+    ),
+    "MODEL-DTYPE": (
+        change(o={A + "fsdp_config.model_dtype": "fp61"}),
+        change(o={A + "fsdp_config.model_dtype": "fp32"}),
+    ),
     "GPUS-MISMATCH": (change(e={"GPUS_PER_NODE": "16"}), change(o={"trainer.n_gpus_per_node": 16})),
     "TESTFREQ": (
         change(o={"data.train_files": "/d/t.parquet", "data.val_files": "/d/t.parquet"}),

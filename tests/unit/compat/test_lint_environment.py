@@ -1,0 +1,58 @@
+"""Environment variables of a script: misspelt names, values that are refused, and those that get lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.compat.lint.launch_script import parse_script
+from harness.compat.lint.lint_check import lint_script
+
+JOB = "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8"
+
+
+def found(text: str) -> list[str]:
+    """The findings about the environment, as `RULE line`."""
+    result = lint_script(parse_script(text), {"verl": "0.9.1", "cann": "9.0.0"})
+    return [f"{one.rule} {one.line}" for one in result.findings if one.rule.startswith("ENV-")]
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("export ASCEND_RT_VISIBLE_DEVICE=0,1,2,3", "ENV-NAME 1"),
+        ("export HCCL_CONECT_TIMEOUT=1500", "ENV-NAME 1"),
+        ("export ASCEND_RT_VISIBLE_DEVICES=0-7", "ENV-VALUE 1"),
+        ("export ASCEND_RT_VISIBLE_DEVICES=0,1,1", "ENV-VALUE 1"),
+        ("export HCCL_CONNECT_TIMEOUT=30m", "ENV-VALUE 1"),
+        ("export HCCL_CONNECT_TIMEOUT=60", "ENV-VALUE 1"),
+        ("export HCCL_OP_EXPANSION_MODE=AVI", "ENV-VALUE 1"),
+        ("export PYTORCH_NPU_ALLOC_CONF=expandable_segment:True", "ENV-VALUE 1"),
+        ("HCCL_BUFFSIZE=200", "ENV-LOST 1"),
+    ],
+)
+def test_a_variable_that_does_not_do_what_it_should(line: str, rule: str) -> None:
+    assert found(f"{line}\n{JOB}") == [rule]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6,7",
+        "export ASCEND_RT_VISIBLE_DEVICES=$CARDS",
+        "export HCCL_CONNECT_TIMEOUT=1500",
+        "export HCCL_OP_EXPANSION_MODE=aiv",
+        "export PYTORCH_NPU_ALLOC_CONF=max_split_size_mb:250,expandable_segments:False",
+        # Names of the user, which are like nothing that is known.
+        "export EXPERIMENT_NAME=grpo",
+        "HCCL_BUFFSIZE=200\nexport HCCL_BUFFSIZE",
+        # The script uses it itself.
+        "HCCL_BUFFSIZE=200\necho $HCCL_BUFFSIZE",
+        "HCCL_BUFFSIZE=200 \\",
+    ],
+)
+def test_a_variable_that_is_right(line: str) -> None:
+    assert found(f"{line}\n{JOB}") == []
+
+
+def test_an_export_after_the_program_comes_too_late() -> None:
+    assert found(f"{JOB}\nexport HCCL_BUFFSIZE=200") == ["ENV-LOST 2"]
