@@ -46,6 +46,8 @@ BENCHMARKS = (
     "lint_random_scripts",
     "lint_mutations",
     "lint_script_mistakes",
+    "lint_launch_slips",
+    "lint_mended_scripts",
     "lint_precision",
     "lint_speed",
     "lint_bad_input",

@@ -193,8 +193,8 @@ def _other_data(settings: Sequence[ScriptValue | None]) -> Any:
     """The first file of data whose ending is none that verl reads; UNSET if there is none that is known."""
     lists = [setting.text.strip("[]\"' ").split(",") for setting in settings if setting is not None]
     names = (name.strip("[]\"' ") for files in lists for name in files)
-    # The ending is not known if the last part of the path is from outside.
-    known = (name for name in names if name and "$" not in name.rpartition("/")[2])
+    # A word alone stands for a path; if the last part of a path is from outside, its ending is not known.
+    known = (name for name in names if re.search(r"[./]", name) and "$" not in name.rpartition("/")[2])
     return next((name for name in known if not name.endswith(DATA_ENDINGS)), UNSET)
 
 

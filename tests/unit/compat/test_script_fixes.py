@@ -40,7 +40,7 @@ actor_rollout_ref:
   actor: {ppo_mini_batch_size: 8, loss_agg_mode: token-mean, use_dynamic_bsz: true, use_torch_compile: false}
   ref: {use_torch_compile: false}
 algorithm: {adv_estimator: grpo}
-data: {train_batch_size: 64, train_files: ~}
+data: {train_batch_size: 64, train_files: ~/train.parquet}
 trainer: {nnodes: 1, n_gpus_per_node: 8}
 """,
 }
