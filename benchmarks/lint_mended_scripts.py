@@ -2,8 +2,8 @@
 
 Each commit is one that corrects a script which stopped, or did not do what it should. The commits were chosen
 by their messages and changes, before `lint` had read one of the scripts. A mistake is found if `lint` reports
-an error or a warning of the script before the commit, or says that it did not read a part, and does not say so
-of the script after it; both are read with the files of verl at their own commit. The repository of verl must
+an error or a warning of the script before the commit, or says that it did not read a part, and not of the
+script after it; both are read with the files of verl at their own commit. The repository of verl must
 be among the mirrors (NPU_MATRIX_MIRRORS).
 """
 

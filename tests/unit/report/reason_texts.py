@@ -18,7 +18,14 @@ FINDING = {"message", "why", "fix"}
 #: Files whose texts only commands print.
 COMMANDS = ("builds/cleanup/", "plan/change/", "patchstack/stacks/patch_sources", "compat/inspection/")
 #: A file whose `message`, `why` and `fix` are those of a finding.
-LINT_MODULES = ("config_findings", "registry_findings", "torn_overrides", "program_findings")
+LINT_MODULES = (
+    "config_findings",
+    "registry_findings",
+    "torn_overrides",
+    "program_findings",
+    "environment_findings",
+    "unread_settings",
+)
 
 
 def written_reasons() -> dict[str, str]:
