@@ -16,6 +16,7 @@ from harness.compat.lint.setting_changes import nearest_word, value_change
 from harness.compat.lint.shell.values import ScriptValue
 
 ENV_NAME_RULE, ENV_VALUE_RULE, ENV_LOST_RULE = "ENV-NAME", "ENV-VALUE", "ENV-LOST"
+UNSET_RULE = "UNSET-VARIABLE"
 
 
 def environment_findings(job: JobSettings, configuration: VerlConfiguration | None) -> Iterator[LintFinding]:
@@ -29,6 +30,9 @@ def environment_findings(job: JobSettings, configuration: VerlConfiguration | No
         problem = _problem(value, entries[name]) if name in entries and not value.unknown else ""
         if problem:
             yield _refused(name, value, problem, entries[name], job)
+    for name, value in job.unset_variables.items():
+        if name not in entries:
+            yield _unset(name, value, job)
     for name, value in job.unpassed.items():
         if name in entries:
             yield _lost(name, value, entries[name], job)
@@ -63,6 +67,19 @@ def _refused(
         fix=f"export {name}={near}" if near else f"give {name} a value of its documentation",
         source=entry.source,
         changes=value_change(value, f"env.{name}", near),
+    )
+
+
+def _unset(name: str, value: ScriptValue, job: JobSettings) -> LintFinding:
+    return _finding(
+        job,
+        value,
+        rule=UNSET_RULE,
+        severity="warning",
+        message=f"the variable {name} is set nowhere in this script",
+        why="unless it is given from outside, bash puts nothing in its place, and stops there after set -u",
+        fix=f"set {name} at the beginning, or give it a default: ${{{name}:-value}}",
+        source="the manual of bash, sections Shell Parameter Expansion and The Set Builtin",
     )
 
 

@@ -32,6 +32,7 @@ class JobSettings:
     cut_off: overrides in a command of their own after the job, because the line before does not go on.
     unknown_options: words that begin with a dash and are no option of Hydra.
     unpassed: variables that the script sets, and that it passes to no program: not exported, or set too late.
+    unset_variables: those that the script uses and never sets, with a place where it uses them.
     facts: values measured in earlier runs of the recipe, or that the script shows, which some rules use.
     """
 
@@ -55,6 +56,7 @@ class JobSettings:
     cut_off: tuple[ScriptValue, ...] = ()
     unknown_options: tuple[ScriptValue, ...] = ()
     unpassed: Mapping[str, ScriptValue] = field(default_factory=dict)
+    unset_variables: Mapping[str, ScriptValue] = field(default_factory=dict)
     facts: Mapping[str, FactValue] = field(default_factory=dict)
 
     @property

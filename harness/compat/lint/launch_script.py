@@ -41,6 +41,13 @@ MISSPELT_LETTERS = 5
 MAX_MISSPELT = 10
 #: A command whose first word is an override: the line before it does not go on.
 CUT_OFF = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.[\w@/-]+)+=.*|\+{1,2}[A-Za-z_][\w.@/-]*=.*", re.DOTALL)
+#: Variables that a shell, a scheduler or a launcher sets for a script.
+GIVEN_NAMES = re.compile(
+    r"HOME|PATH|PWD|OLDPWD|USER|UID|EUID|LOGNAME|HOSTNAME|SHELL|TERM|LANG|TMPDIR|RANDOM|SECONDS|LINENO|EPOCH\w*"
+    r"|BASH\w*|FUNCNAME|PPID|IFS|OPTARG|OPTIND|REPLY|PIPESTATUS|\w*_PATH|PYTHONPATH|VIRTUAL_ENV|_|COLUMNS|LINES"
+    r"|(?:SLURM|PBS|LSB|ARNOLD|VC|MA|PAI|KUBERNETES|POD|OMPI|PMI|CONDA|CUDA|NCCL|RAY|ASCEND|MLP|DLC|K8S|GITHUB)_\w+"
+    r"|(?:NODE_|LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)|PET_\w+|NNODES|NODE_COUNT"
+)
 #: Variables that every shell has.
 SHELL_NAMES = ("HOME", "PWD", "USER")
 _REFERENCE = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*)(?![\w.:])\}?")
@@ -296,12 +303,24 @@ def _read_launch(
         missing_values=missing_values,
         cut_off=cut_off,
         unpassed=_unpassed(command, evaluator),
+        unset_variables=_unset_variables(evaluator),
         facts=script_facts(evaluator.text, evaluator.commands),
         unknown_options=unknown_options(rest),
     )
     if job.is_verl:
         notes += [*_unread_notes(unread), *_quoted_variables(job, evaluator)]
     return job
+
+
+def _unset_variables(evaluator: Evaluator) -> dict[str, ScriptValue]:
+    """Variables that the script uses and never sets; none if a part of it that can set them is not read."""
+    if any("is not read" in note.text for note in evaluator.notes):
+        return {}
+    return {
+        name: ScriptValue(text=f"${name}", unknown=name, where=where)
+        for name, where in evaluator.unset_variables.items()
+        if not GIVEN_NAMES.fullmatch(name)
+    }
 
 
 def _unpassed(command: Command, evaluator: Evaluator) -> dict[str, ScriptValue]:

@@ -8,7 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.compat.lint.config_findings import PROGRAM_MISSING, TYPE_RULE
-from harness.compat.lint.environment_findings import ENV_LOST_RULE, ENV_NAME_RULE, ENV_VALUE_RULE
+from harness.compat.lint.environment_findings import (
+    ENV_LOST_RULE,
+    ENV_NAME_RULE,
+    ENV_VALUE_RULE,
+    UNSET_RULE,
+)
 from harness.compat.lint.lint_measurements import CONFIG_RULE, MISSING_VALUE_RULE
 from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.registry_findings import REGISTRY_RULE
@@ -154,6 +159,18 @@ CODE_RULES = (
         verified="doc",
         wrong=("export HCCL_CONNECT_TIMEOUT=30m",),
         right=("export HCCL_CONNECT_TIMEOUT=1800",),
+    ),
+    RuleExplanation(
+        id=UNSET_RULE,
+        severity="warning",
+        summary="a script uses a variable that it sets nowhere",
+        why="unless it is given from outside, bash puts nothing in its place, and stops there after set -u; "
+        "variables with a default, and those that the script asks for, are not reported",
+        fix="set the variable, or give it a default",
+        source="the manual of bash, sections Shell Parameter Expansion and The Set Builtin",
+        verified="doc",
+        wrong=("trainer.n_gpus_per_node=$NDEVICES_PER_NODE",),
+        right=("trainer.n_gpus_per_node=${NDEVICES_PER_NODE:-8}",),
     ),
     RuleExplanation(
         id=ENV_LOST_RULE,

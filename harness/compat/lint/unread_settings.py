@@ -6,6 +6,7 @@ section which this job does not use, changes nothing. What verl hands on to othe
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 
@@ -19,7 +20,7 @@ UNREAD_RULE = "UNREAD"
 #: Parts of keys below which verl passes everything on, or reads what the user's own code names.
 _PASSED_ON = re.compile(r"kwargs|override|env_vars|runtime_env|custom|extra|hydra|template|_target_|optim")
 #: Sections that verl reads by their names, so that what it reads of them can be seen in its code.
-_NAMED_SECTIONS = ("data", "trainer")
+_NAMED_SECTIONS = {"data": "data", "trainer": "trainer", "actor_rollout_ref.model": "model"}
 _ENGINE = re.compile(r"actor_rollout_ref\.rollout\.engine_kwargs\.(?P<engine>\w+)\..*")
 _DATASETS = "verl/utils/dataset/"
 
@@ -79,9 +80,13 @@ def _unread(
         return f"no code of {configuration.label} has the name {leaf}", (
             f"write {near}, without the plus" if near else f"write {other}"
         )
-    if section in _NAMED_SECTIONS and others and not configuration.reads(section, leaf, _DATASETS):
-        return f"verl reads no {leaf} of {section}, but {others[0]}", f"write {others[0]}"
-    return "", ""
+    name = _NAMED_SECTIONS.get(section, "")
+    if not name or configuration.reads(name, leaf, _DATASETS):
+        return "", ""
+    similar = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.8)
+    known = [siblings[similar[0]]] if similar else others
+    other = known[0] if known else "the key that verl reads, or remove it"
+    return f"no code of {configuration.label} reads {leaf} of {section}", f"write {other}"
 
 
 def _engine(composition: Composition) -> str:

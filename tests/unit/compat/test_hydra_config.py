@@ -221,7 +221,7 @@ def test_a_program_is_looked_for_as_python_looks_for_it(
         ("+actor_rollout_ref.rollout.engine_kwargs.vllm.anything=1", ""),
         ("+actor_rollout_ref.model.override_config.anything=1", ""),
         # verl's code has this name.
-        ("+data.kl_penalty_forward=1", ""),
+        ("+algorithm.kl_penalty_forward=1", ""),
     ],
 )
 def test_a_setting_that_nothing_reads_is_told(

@@ -54,5 +54,26 @@ def test_a_variable_that_is_right(line: str) -> None:
     assert found(f"{line}\n{JOB}") == []
 
 
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        ("", ["$CARDS"]),
+        ("CARDS=8", []),
+        ("CARDS=${CARDS:-8}", []),
+        (": ${CARDS:?the cards}", []),
+        ('if [ -z "$CARDS" ]; then exit 1; fi', []),
+        ("[[ -n $CARDS ]] || exit 1", []),
+        ("read CARDS < file", []),
+        ("for CARDS in 8 16; do :; done", []),
+        # The file can set it.
+        ("source ./settings.sh", []),
+    ],
+)
+def test_a_variable_that_nothing_sets(lines: str, names: list[str]) -> None:
+    job = 'python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=$CARDS data.train_files=$HOME/a.parquet "$@"'
+    result = lint_script(parse_script(f"{lines}\n{job}"), {"verl": "0.9.1"})
+    assert [f"${one.message.split()[2]}" for one in result.findings if one.rule == "UNSET-VARIABLE"] == names
+
+
 def test_an_export_after_the_program_comes_too_late() -> None:
     assert found(f"{JOB}\nexport HCCL_BUFFSIZE=200") == ["ENV-LOST 2"]

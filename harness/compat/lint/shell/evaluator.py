@@ -102,6 +102,7 @@ class Evaluator:
     assigned_names, used_names: the variables that the script sets and uses somewhere. used_arrays: those of
     which it uses all elements, as `${NAME[@]}`. set_variables: the texts that it assigns to variables for the
     rest of the script, as they are written. exported_names: the variables that it exports somewhere.
+    unset_variables: those that it uses as if they were set, and that it sets nowhere.
     replaced_arrays: those whose elements are replaced before they are used. refused_names: words after
     `export` that are no names.
     """
@@ -124,6 +125,7 @@ class Evaluator:
         self.used_arrays: Mapping[str, Location] = {}
         self.set_variables: Mapping[str, ScriptValue] = {}
         self.exported_names: frozenset[str] = frozenset()
+        self.unset_variables: Mapping[str, Location] = {}
         self.replaced_arrays: Mapping[str, Location] = {}
         self.refused_names: Sequence[tuple[str, Location]] = ()
 
@@ -143,6 +145,9 @@ class Evaluator:
             text = f"the rest of the script is not read: {why}"
             self.stopped = ScriptNote(line=self._where.line, text=text, unread=True)
             self.notes.append(self.stopped)
+        self.unset_variables = {
+            name: where for name, where in _plain_uses(tree).items() if name not in self.assigned_names
+        }
 
     def _nested(self, text: Expansion, world: World, where: Location) -> Outcomes:
         """Read a script that is a string, as in `bash -c` or `eval`."""
@@ -663,6 +668,25 @@ def _settings(tree: SyntaxNode) -> tuple[dict[str, ScriptValue], frozenset[str]]
             if name is not None and kind:
                 exported.add(name.text())
     return values, frozenset(exported)
+
+
+def _plain_uses(tree: SyntaxNode) -> dict[str, Location]:
+    """The variables that are used without a default and without a question whether they are set."""
+    found: dict[str, Location] = {}
+    asked = set[str]()
+    for node in tree.descendants():
+        param = node.child("Param") if node.kind == "ParamExp" else None
+        if param is None or not param.text().isidentifier():
+            continue
+        if node.child("Exp") is not None:
+            asked.add(param.text())
+        elif not _is_array(node):
+            found.setdefault(param.text(), node.location)
+    for node in tree.descendants():
+        if node.kind == "UnaryTest" or (node.kind == "CallExpr" and node.raw.startswith(("[ ", "test "))):
+            inside = (one.child("Param") for one in node.descendants() if one.kind == "ParamExp")
+            asked |= {param.text() for param in inside if param is not None}
+    return {name: where for name, where in found.items() if name not in asked}
 
 
 def _replaced_arrays(tree: SyntaxNode) -> dict[str, Location]:
