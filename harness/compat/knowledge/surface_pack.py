@@ -354,17 +354,18 @@ class SurfacePack:
         )
 
     def mention_history(self, package: str, paths: Sequence[str], word: str) -> NameHistory:
-        """A word in quotes in the first of `paths` that a release has, over all releases of a package.
+        """A word in quotes in any of `paths`, over all releases of a package. UNKNOWN in one without them.
 
         For tables in which a package registers what it supports, such as classes of models.
         """
         quoted = f'"{word}"'.encode()
         states = []
         for version, surface in self.surfaces(package):
-            path = next((one for one in paths if one in surface.names()), "") if surface else ""
+            found = [path for path in paths if path in surface.names()] if surface else []
             state = InRelease.UNKNOWN if surface else InRelease.NOT_READ
-            if surface and path:
-                state = InRelease.FOUND if quoted in surface.read(path) else InRelease.MISSING
+            if surface and found:
+                is_there = any(quoted in surface.read(path) for path in found)
+                state = InRelease.FOUND if is_there else InRelease.MISSING
             states.append((version, state))
         return NameHistory(package=normal_name(package), name=word, releases=tuple(states))
 

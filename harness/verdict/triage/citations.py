@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 
 from harness.verdict.triage.log_line import parse_line
 
@@ -51,44 +52,60 @@ def may_cite(text: bytes) -> bool:
     return any(mark in text for mark in BEGINNINGS)
 
 
-def is_cited(before: bytes, after: bytes, process: str) -> bool:
-    """Whether a citation of this process began in `before` and ends in `after`.
+class Citations:
+    """The citations in a part of a log. The marks are searched once, however many errors the part has.
 
-    before: the log up to the line in question. after: the log behind it. Without an end the text is not a
-    citation, because a process that fails while it prints an answer prints no end.
+    before, ahead: what precedes and follows the part.
     """
-    start = _last_beginning(before[-LONGEST:], process)
-    if start is None or _has_end(start, process):
-        return False
-    return _has_end(after[:LONGEST], process)
+
+    def __init__(self, before: bytes, part: bytes, ahead: bytes) -> None:
+        context = before[-LONGEST:]
+        self._text = context + part + ahead[:LONGEST]
+        self._shift = len(context)
+        self._beginnings = _places(self._text, BEGINNINGS)
+        self._ends = _places(self._text, ENDS)
+        self._processes: dict[int, str] = {}
+
+    def contain(self, position: int, end: int, process: str) -> bool:
+        """Whether a citation of a process began before `position` and ends after `end` (positions in the part).
+
+        Without an end the text is not a citation, because a process that fails while it prints an answer
+        prints no end.
+        """
+        start = self._last_beginning(position + self._shift, process)
+        if start is None:
+            return False
+        line_end = self._text.find(b"\n", start, position + self._shift)
+        between = self._ends_in(start, position + self._shift)
+        if any(at < line_end or line_end < 0 or self._process_at(at) in {process, ""} for at in between):
+            return False
+        last = end + self._shift
+        return any(self._process_at(at) in {process, ""} for at in self._ends_in(last, last + LONGEST))
+
+    def _last_beginning(self, position: int, process: str) -> int | None:
+        """The last beginning of a citation by this process before a position, or None."""
+        last = bisect_left(self._beginnings, position)
+        first = bisect_left(self._beginnings, position - LONGEST)
+        candidates = reversed(self._beginnings[max(first, last - MOST_CANDIDATES) : last])
+        return next((at for at in candidates if self._process_at(at) == process), None)
+
+    def _ends_in(self, start: int, stop: int) -> list[int]:
+        return self._ends[bisect_left(self._ends, start) : bisect_left(self._ends, stop)]
+
+    def _process_at(self, at: int) -> str:
+        start = self._text.rfind(b"\n", 0, at) + 1
+        if start not in self._processes:
+            end = self._text.find(b"\n", start, start + 400)
+            self._processes[start] = parse_line(self._text[start : end if end >= 0 else start + 400]).process
+        return self._processes[start]
 
 
-def _last_beginning(text: bytes, process: str) -> bytes | None:
-    """The text from the last beginning of a citation by this process on, or None."""
-    end = len(text)
-    for _ in range(MOST_CANDIDATES):
-        at = max(text.rfind(mark, 0, end) for mark in BEGINNINGS)
-        if at < 0:
-            return None
-        if _process_at(text, at) == process:
-            return text[at:]
-        end = at
-    return None
-
-
-def _has_end(text: bytes, process: str) -> bool:
-    for mark in ENDS:
+def _places(text: bytes, marks: tuple[bytes, ...]) -> list[int]:
+    """Where any of `marks` stands, in order."""
+    places = []
+    for mark in marks:
         at = text.find(mark)
-        for _ in range(MOST_CANDIDATES):
-            if at < 0:
-                break
-            if _process_at(text, at) in {process, ""} or text.find(b"\n", 0, at) < 0:
-                return True
+        while at >= 0:
+            places.append(at)
             at = text.find(mark, at + 1)
-    return False
-
-
-def _process_at(text: bytes, at: int) -> str:
-    start = text.rfind(b"\n", 0, at) + 1
-    end = text.find(b"\n", at)
-    return parse_line(text[start : end if end >= 0 else len(text)][:400]).process
+    return sorted(places)

@@ -22,7 +22,7 @@ from harness.verdict.triage.derived.derived_signature import derive
 from harness.verdict.triage.derived.logged_versions import LoggedVersion, given_versions
 from harness.verdict.triage.error_lines import ERROR_LEVEL
 from harness.verdict.triage.job_end import STANDS_STILL, Ending, JobProgress
-from harness.verdict.triage.log_scan import Match, Scan, scan
+from harness.verdict.triage.log_scan import MANY, Match, Scan, scan
 from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.metric_triage import cause_with_settings, metric_matches
 from harness.verdict.triage.stack_trace import LoggedFailure, innermost
@@ -305,6 +305,8 @@ def diagnose(
     """
     shown = {**found.versions.known(), **given_versions(versions or {})}
     finder = CauseFinder(versions=shown, surfaces=surfaces or shipped_pack())
+    # What the log before this one has needed of the releases.
+    finder.surfaces.trim()
     explained = _explained(found)
     tracebacks = {id(match): failure for failure in found.failures if (match := explained[id(failure)])}
     last = innermost([failure for failure in found.failures if failure.line > found.progress])
@@ -313,11 +315,12 @@ def diagnose(
         finder.look_up(last.text, last.frames)
     groups: dict[str, list[Finding]] = {}
     ids: dict[int, str] = {}
-    for match in found.matches:
+    # What ended the job comes first: only for that causes are looked up.
+    for match in sorted(found.matches, key=lambda match: match.line < found.progress):
         finding = _derived(_match_finding(match, found), tracebacks.get(id(match)), finder)
         ids[id(match)] = finding.id
         groups.setdefault(finding.id, []).append(finding)
-    for failure in found.failures:
+    for failure in sorted(found.failures, key=lambda failure: failure.line < found.progress):
         if explained[id(failure)] is None:
             finding = _derived(_failure_finding(failure, found), failure, finder)
             ids[id(failure)] = finding.id
@@ -333,7 +336,6 @@ def diagnose(
     findings += _standstill(found)
     if not findings:
         findings = [_derived(one, None, finder) for one in _suspicious(found)]
-    finder.surfaces.trim()
     return Diagnosis(
         findings=tuple(findings),
         lines=found.lines,
@@ -372,7 +374,9 @@ def _derived(finding: Finding, failure: LoggedFailure | None, finder: CauseFinde
     frames = failure.frames if failure else ()
     # The line that a signature matched may say more than the exception in whose message it is.
     texts = (failure.text, finding.text) if failure else (finding.text,)
-    causes = (derive(finder, text, frames, finding.signature) for text in texts)
+    causes = (
+        derive(finder, text, frames, finding.signature, survived=finding.survived) for text in texts
+    )
     found = next((one for one in causes if one), None)
     return replace(finding, signature=found[0], derived=found[1]) if found else finding
 
@@ -453,7 +457,7 @@ def _suspicious(found: Scan) -> list[Finding]:
 def _notes(found: Scan, findings: list[Finding], note: str) -> tuple[str, ...]:
     notes = [note] if note else []
     if found.capped:
-        notes.append("a match occurs a thousand times or more; further occurrences were not counted")
+        notes.append(f"a match occurs {MANY} times or more; further occurrences were not counted")
     if any(finding.survived for finding in findings):
         notes.append(
             f"training continued until line {found.progress}: failures before that line did not end the job"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, BinaryIO
 from harness.verdict.triage.catalogue import Catalogue, SettingCause, Signature, matching
 from harness.verdict.triage.citations import (
     LONGEST,
+    Citations,
     follows_warning,
     in_quoted_field,
-    is_cited,
     may_cite,
 )
 from harness.verdict.triage.code_tables import NEEDLES as CODE_NEEDLES
@@ -32,8 +32,11 @@ CHUNK_BYTES = 1 << 18
 # Of a longer line, only this many bytes around an occurrence are examined.
 LINE_BYTES = 1 << 14
 BEFORE_BYTES = 1 << 12
-# After this many occurrences of a signature it is no longer searched, which would be slow on repetitive logs.
-MANY = 1000
+# After this many occurrences of a signature it is no longer searched, which would be slow on repetitive logs,
+# except in the last parts of the log.
+MANY = 200
+#: How many parts at the end of a log are searched for everything.
+LAST_PARTS = 4
 TAIL_LINES = 200
 TAIL_BYTES = 1 << 16
 #: verl prints this with the metrics of every step.
@@ -198,6 +201,7 @@ class _Crash:
 
 class _Scanner:
     def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
         names = tuple(dict.fromkeys(name for one in catalogue.metrics for name in one.metrics))
         self.found = Scan(series=MetricSeries(names=names))
         #: The beginning of what follows the data that is scanned.
@@ -206,14 +210,18 @@ class _Scanner:
         self._settings = {needle: setting for setting in catalogue.settings for needle in setting.needles}
         self._tracebacks = TracebackReader()
         self._line = 1
-        self._cites = False
+        self._may_cite = False
+        self._citations: Citations | None = None
+        self._recent: deque[tuple[bytes, int]] = deque(maxlen=LAST_PARTS)
+        self._dropped: set[str] = set()
         self._seen: set[tuple[str, int]] = set()
         self._last = b""
 
     def feed(self, data: bytes, repeated: int = 0) -> None:
         """Scan whole lines, or a part of a line; `repeated` bytes at its start were already scanned."""
         self.found.job.read_part(data, self._line)
-        self._cites = may_cite(data) or may_cite(self._last)
+        self._may_cite, self._citations = may_cite(data) or may_cite(self._last[-LONGEST:]), None
+        self._recent.append((data, self._line))
         self.found.is_empty &= not data or data.isspace()
         hits = self._needles.finder.find(data)
         if not any(self._needles.texts[hit.needle] == STEP for hit in hits):
@@ -238,6 +246,7 @@ class _Scanner:
         self._last = (self._last + data[repeated:])[-TAIL_BYTES:]
         if exhausted:
             self.found.capped |= not exhausted <= VERSIONS
+            self._dropped |= exhausted
             self._needles.drop(exhausted)
 
     @property
@@ -298,6 +307,8 @@ class _Scanner:
         failure = self._tracebacks.feed(self._line, line)
         if failure is None and not was_open and others & set(NEEDLES) and not crashed.seen:
             failure = error_of(self._line, line)
+            if failure and self._tracebacks.go_on(failure):
+                failure = None
         if failure and len(self.found.failures) < MANY:
             self.found.failures.append(failure)
         return exhausted | matched | crashed.exhausted
@@ -317,15 +328,11 @@ class _Scanner:
                 self.found.settings[setting.id] = SeenSetting(is_on=bool(on.search(text)), line=self._line)
 
     def _is_cited(self, data: bytes, position: int, end: int, line: LogLine) -> bool:
-        if not self._cites:
+        if not self._may_cite:
             return False
-        before = data[max(0, position - LONGEST) : position]
-        if len(before) < LONGEST:
-            before = self._last + before
-        after = data[end : end + LONGEST]
-        if len(after) < LONGEST:
-            after += self.ahead
-        return is_cited(before, after, line.process)
+        if self._citations is None:
+            self._citations = Citations(self._last, data, self.ahead)
+        return self._citations.contain(position, end, line.process)
 
     def _match(self, line: LogLine, signatures: Sequence[Signature]) -> set[str]:
         exhausted: set[str] = set()
@@ -368,9 +375,28 @@ class _Scanner:
             )
         return _Crash(seen=bool(texts), exhausted={text for text in new if self._needles.is_exhausted(text)})
 
+    def _search_end(self) -> None:
+        """Search the last parts again for what was no longer searched: the failure that ended the job is there."""
+        late = _Scanner(self._catalogue)
+        last_failure = max((failure.line for failure in self.found.failures), default=0)
+        for data, line in self._recent:
+            late._line = line
+            late.feed(data)
+        late.found.failures.extend(late._tracebacks.finish())
+        self.found.matches += [
+            match
+            for match in late.found.matches
+            if match.signature.id in self._dropped and (match.signature.id, match.line) not in self._seen
+        ]
+        self.found.matches.sort(key=lambda match: match.line)
+        self.found.failures += [failure for failure in late.found.failures if failure.line > last_failure]
+
     def finish(self) -> Scan:
         """All findings. Call this once, after the last part of the log."""
         self.found.failures.extend(self._tracebacks.finish())
+        if self._dropped - VERSIONS:
+            self._search_end()
+        self.found.failures.sort(key=lambda failure: failure.line)
         self.found.series.finish()
         self.found.lines = self._line - 1 + (not self._last.endswith(b"\n") and bool(self._last))
         ends = self._last.removesuffix(b"\n").split(b"\n")[-TAIL_LINES:]

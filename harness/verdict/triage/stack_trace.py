@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.digest import digest_json
@@ -27,7 +27,9 @@ RAY_WRAPPER = re.compile(
 # A message that ends like this goes on in the next line, or in two: pydantic names class, field and reason.
 CONTINUED = re.compile(r":\s*$")
 CONTINUED_TWICE = re.compile(r"\bvalidation errors? for \S{1,200}$|^[\w.]{1,200}:\s*$")
+#: A traceback has at most this many lines of its process, and of all processes while it is open.
 MOST_LINES = 400
+MOST_LINES_BETWEEN = 20_000
 CLUSTER_FRAMES = 6
 SHORTENED = 500
 
@@ -138,6 +140,8 @@ class TracebackReader:
 
     def __init__(self) -> None:
         self._open: dict[str, _OpenTraceback] = {}
+        self._given_up: list[LoggedFailure] = []
+        self._look_again = 0
 
     @property
     def busy(self) -> bool:
@@ -150,11 +154,15 @@ class TracebackReader:
 
     def feed(self, number: int, line: LogLine) -> LoggedFailure | None:
         """The failure that ends with this line, or None."""
-        for process in [name for name, found in self._open.items() if found.seen >= MOST_LINES]:
-            del self._open[process]
-        for found in self._open.values():
-            found.seen += 1
+        if number >= self._look_again:
+            self._give_up(lambda found: number - found.first >= MOST_LINES_BETWEEN)
+            self._look_again = number + MOST_LINES
         continued = self._open.get(line.process)
+        if continued is not None:
+            continued.seen += 1
+            if continued.seen > MOST_LINES:
+                self._give_up(lambda found: found is continued)
+                continued = None
         if continued is not None and continued.kind:
             return self._continue_message(continued, number, line)
         if HEAD_LINE.match(line.body):
@@ -166,21 +174,31 @@ class TracebackReader:
             own = self._open[line.process] = _OpenTraceback(first=number, last=number, rank=line.rank)
         return self._continue(own, number, line) if own else None
 
-    def finish(self) -> list[LoggedFailure]:
-        """The unfinished tracebacks at the end of the log, as failures without a message."""
-        unfinished = [
-            _failure(
-                found,
-                found.kind or found.wrapped or "unfinished traceback",
-                found.message,
-                found.last,
-                process,
+    def go_on(self, failure: LoggedFailure) -> bool:
+        """Whether the message of a failure without a traceback goes on; `feed` returns it when it has ended."""
+        missing = _missing_lines(failure.text)
+        if missing and failure.process not in self._open:
+            self._open[failure.process] = _OpenTraceback(
+                first=failure.line,
+                last=failure.line,
+                rank=failure.rank,
+                kind=failure.type,
+                message=failure.message,
+                missing=missing,
             )
-            for process, found in self._open.items()
-            if found.frames or found.wrapped or found.kind
-        ]
-        self._open.clear()
-        return unfinished
+        return missing > 0
+
+    def finish(self) -> list[LoggedFailure]:
+        """The unfinished tracebacks of the log, as failures without a message."""
+        self._give_up(lambda _found: True)
+        return self._given_up
+
+    def _give_up(self, when: Callable[[_OpenTraceback], bool]) -> None:
+        for process, found in [one for one in self._open.items() if when(one[1])]:
+            del self._open[process]
+            if found.frames or found.wrapped or found.kind:
+                kind = found.kind or found.wrapped or "unfinished traceback"
+                self._given_up.append(_failure(found, kind, found.message, found.last, process))
 
     def _continue(self, found: _OpenTraceback, number: int, line: LogLine) -> LoggedFailure | None:
         body = line.body
@@ -201,7 +219,7 @@ class TracebackReader:
         if not exception:
             return None
         found.rank = found.rank if found.rank is not None else line.rank
-        found.missing = 2 if CONTINUED_TWICE.search(body) else 1 if CONTINUED.search(body) else 0
+        found.missing = _missing_lines(body)
         if found.missing:
             found.kind = (exception["type"] or "").removesuffix(":")
             found.message = exception["message"] or ""
@@ -222,6 +240,11 @@ class TracebackReader:
         if is_head:
             self._open[line.process] = _OpenTraceback(first=number, last=number, rank=line.rank)
         return _failure(found, found.kind, found.message, found.last, line.process)
+
+
+def _missing_lines(body: str) -> int:
+    """How many lines of a message follow its first line."""
+    return 2 if CONTINUED_TWICE.search(body) else 1 if CONTINUED.search(body) else 0
 
 
 def _failure(found: _OpenTraceback, kind: str, message: str, number: int, process: str) -> LoggedFailure:

@@ -30,7 +30,7 @@ from harness.verdict.triage.derived.surface_causes import SurfaceCauses
 from harness.verdict.triage.stack_trace import Frame
 
 #: Looking up a use takes up to seconds.
-MOST_USES = 20
+MOST_USES = 10
 #: Without a cause these say nothing about packages.
 NO_SYMPTOM = frozenset({Expected.CONFIG_KEY, Expected.LIBRARY, Expected.REGISTERED, Expected.OVERRIDE})
 #: What no release of a Python package tells.
@@ -80,18 +80,21 @@ class CauseFinder:
         if use:
             self.cause(use)
 
-    def cause(self, use: FailedUse) -> DerivedCause | None:
+    def cause(self, use: FailedUse, *, only_known: bool = False) -> DerivedCause | None:
         """The most certain cause of a failed use; None if its packages are not known.
 
-        Of a log with very many different failures only the first ones are looked up.
+        Of a log with very many different failures only the first ones are looked up. only_known: give it only
+        if it was looked up before.
         """
-        if use not in self._known:
+        if use not in self._known and not only_known:
             self._known[use] = self._cause(use) if len(self._known) < MOST_USES else None
-        return self._known[use]
+        return self._known.get(use)
 
     def _cause(self, use: FailedUse) -> DerivedCause | None:
         if use.expected is Expected.REQUIREMENT:
             return self._stated(use)
+        if is_missing_key(use):
+            return _missing_key(use)
         by_pack = (*self._by_surfaces(use), *self._by_requirements(use))
         found = [*by_pack, self._by_rules(use), self._by_symbol(use), self._symptom(use)]
         order = list(Degree)
@@ -202,6 +205,26 @@ class CauseFinder:
 
     def _stacks(self) -> tuple[str, ...]:
         return self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()})
+
+
+def is_missing_key(use: FailedUse) -> bool:
+    """Whether a program read a key that the configuration of its job does not have."""
+    return use.expected is Expected.CONFIG_KEY and bool(use.stack and use.names) and not use.owner
+
+
+def _missing_key(use: FailedUse) -> DerivedCause:
+    """OmegaConf names the key, and the traceback names the file that reads it."""
+    key, reader = use.names[0], package_of_file(use.user) or use.user
+    return DerivedCause(
+        degree=Degree.PROVEN,
+        sentence=f"{reader} reads the key `{key}`, which the configuration of this job does not have",
+        proof=("message of OmegaConf, and the innermost frame of the traceback",),
+        packages=tuple(filter(None, (package_of_file(use.user),))),
+        remedy=(
+            f"add the key (`+{key}=VALUE`), or start the job with the configuration files and the entry point of "
+            f"this version of {reader}"
+        ),
+    )
 
 
 def _involved(use: FailedUse) -> dict[str, None]:

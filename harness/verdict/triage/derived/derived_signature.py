@@ -7,29 +7,30 @@ from collections.abc import Sequence
 
 from harness.verdict.triage.catalogue import Signature
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
-from harness.verdict.triage.derived.derived_cause import CauseFinder
+from harness.verdict.triage.derived.derived_cause import CauseFinder, is_missing_key
 from harness.verdict.triage.derived.failed_use import FailedUse
 from harness.verdict.triage.stack_trace import Frame
 
-#: The area of derived causes.
-AREA = "derived"
-#: The area of settings and arguments that a package refuses.
-REFUSED = "config"
+#: The area of derived causes, and of those that are about settings: refused by a package, or missing.
+AREA, SETTINGS = "derived", "config"
 #: Signatures of these areas are about packages that do not go together, which a proven cause tells better.
 ABOUT_PACKAGES = frozenset({"skew", "libraries"})
 ID_LENGTH = 60
 
 
 def derive(
-    finder: CauseFinder, text: str, frames: Sequence[Frame], known: Signature | None
+    finder: CauseFinder, text: str, frames: Sequence[Frame], known: Signature | None, *, survived: bool = False
 ) -> tuple[Signature, DerivedCause] | None:
-    """The cause of a failure with this message; None if none is derived, or if `known` tells more."""
+    """The cause of a failure with this message; None if none is derived, or if `known` tells more.
+
+    survived: the job went on after it, so nothing is looked up for it.
+    """
     use = finder.use(text, tuple(frames))
     if use is None and known is None:
-        return _raised(finder, text, frames)
+        return None if survived else _raised(finder, text, frames)
     if use is None or (known and known.role == "cause" and known.area not in ABOUT_PACKAGES):
         return None
-    cause = finder.cause(use)
+    cause = finder.cause(use, only_known=survived)
     if cause is None or (known and not _is_better(cause, known)):
         return None
     return _signature(use, cause, text), cause
@@ -41,7 +42,7 @@ def _raised(finder: CauseFinder, text: str, frames: Sequence[Frame]) -> tuple[Si
     if found is None:
         return None
     function, cause = found
-    return _signature_of(REFUSED, ("raised", *cause.packages, function), cause, text), cause
+    return _signature_of(SETTINGS, ("raised", *cause.packages, function), cause, text), cause
 
 
 def _is_better(cause: DerivedCause, known: Signature) -> bool:
@@ -51,7 +52,8 @@ def _is_better(cause: DerivedCause, known: Signature) -> bool:
 
 
 def _signature(use: FailedUse, cause: DerivedCause, text: str) -> Signature:
-    return _signature_of(AREA, (use.expected.value, *use.owner.split(".")[-2:], *use.names), cause, text)
+    area = SETTINGS if is_missing_key(use) else AREA
+    return _signature_of(area, (use.expected.value, *use.owner.split(".")[-2:], *use.names), cause, text)
 
 
 def _signature_of(area: str, words: Sequence[str], cause: DerivedCause, text: str) -> Signature:

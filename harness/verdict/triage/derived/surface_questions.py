@@ -33,7 +33,10 @@ MOST_PACKAGES = 3
 #: It calls `forward` with whatever it gets.
 TORCH_MODULE = BaseInOtherPackage(package="torch", name="Module")
 #: The files in which a package registers what it supports, by the beginning of their paths.
-MODEL_TYPES = ("transformers", ("transformers/models/auto/configuration_auto.py",))
+MODEL_TYPES = (
+    "transformers",
+    tuple(f"transformers/models/auto/{name}.py" for name in ("configuration_auto", "auto_mappings")),
+)
 ARCHITECTURES = ("vllm", ("vllm/model_executor/models/registry.py", "vllm/model_executor/models/__init__.py"))
 
 
