@@ -67,7 +67,7 @@ class Citations:
         self._processes: dict[int, str] = {}
 
     def contain(self, position: int, end: int, process: str) -> bool:
-        """Whether a citation of a process began before `position` and ends after `end` (positions in the part).
+        """Whether a citation of a process began before `position` and ends after `end`, both in the part.
 
         Without an end the text is not a citation, because a process that fails while it prints an answer
         prints no end.

@@ -32,9 +32,18 @@ SCHEMA = {"name": "npu-matrix.triage", "version": 1}
 EVENTS = "tfevents"
 # Lines that count as errors if neither a signature matches nor an exception is found.
 SUSPICIOUS = re.compile(
-    r"(?:^|\s)(?:error|fatal|panic)\b[^:]{0,40}:|^\w+(?:Error|Exception)\b"
+    r"(?:^|\s)(?:error|fatal|panic)\b[^:]{0,40}:|^\w+(?:Error|Exception|Interrupt)\b"
+    r"|^assert\b|^Exception in thread"
     r"|\b(?:cannot import name|no module named|undefined symbol|unexpected keyword argument)\b"
-    r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted)\b",
+    r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted|can't open file)\b"
+    # make, pytest, ninja, the kernel's loader, Kubernetes, schedulers, shells that print a status.
+    r"|^make(?:\[\d+\])?: \*\*\* |^failed\b|\bbuild stopped\b"
+    r"|\bexec format error\b|\bexec user process caused\b"
+    r"|\b(?:Err)?ImagePull(?:BackOff)?\b|\bback-?off\b|\bevicted\b|\breason\W{1,3}error\b"
+    r"|\b(?:status|state|phase|conclusion)\W{1,4}(?:failed|failure|error|aborted|crashed)\b"
+    r"|^(?:the )?(?:job|run|task|training|step|stage)\b.{0,80}\b(?:failed|crashed|did not succeed)\b"
+    r"|\b(?:rc|ret|return code|exit ?code|status)\s?[=:]\s?-?[1-9]\d{0,2}\s*$"
+    r"|失败|错误|异常",
     re.IGNORECASE,
 )
 # After the message of a native function of torch_npu, CANN's own report follows in several lines.
@@ -334,8 +343,8 @@ def diagnose(
     findings = [finding for finding in findings if not (finding.mild and finding.survived)]
     findings += _metric_findings(found, catalogue, compared or ComparedRuns())
     findings += _standstill(found)
-    if not findings:
-        findings = [_derived(one, None, finder) for one in _suspicious(found)]
+    if all(finding.survived for finding in findings):
+        findings += [_derived(one, None, finder) for one in _suspicious(found)]
     return Diagnosis(
         findings=tuple(findings),
         lines=found.lines,
@@ -374,9 +383,7 @@ def _derived(finding: Finding, failure: LoggedFailure | None, finder: CauseFinde
     frames = failure.frames if failure else ()
     # The line that a signature matched may say more than the exception in whose message it is.
     texts = (failure.text, finding.text) if failure else (finding.text,)
-    causes = (
-        derive(finder, text, frames, finding.signature, survived=finding.survived) for text in texts
-    )
+    causes = (derive(finder, text, frames, finding.signature, survived=finding.survived) for text in texts)
     found = next((one for one in causes if one), None)
     return replace(finding, signature=found[0], derived=found[1]) if found else finding
 

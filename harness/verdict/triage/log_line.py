@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.sources.redact import ESCAPES, MASK, mask_secrets
+from harness.verdict.triage.log_record import logfmt_level, read_record
 
 LOST_ESCAPES = re.compile("\N{REPLACEMENT CHARACTER}?\\[\\d{1,2}(?:;\\d{1,2}){0,3}m")
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -21,6 +21,12 @@ PREFIXES = (
     re.compile(r"\((?P<name>[^\s()]{1,80}) pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[^\s()]{1,60}))?\) ?"),
     # Ray's own processes: (raylet), (raylet, ip=10.0.0.2), (pid=77).
     re.compile(r"\((?P<daemon>raylet|gcs_server|pid=\d{1,10})(?:, ip=[^\s()]{1,60})?\) ?"),
+    # The runtimes of Kubernetes: stderr F text.
+    re.compile(r"std(?:out|err) [FP] "),
+    # syslog and journald: Nov 20 08:00:00 node1 train[4242]: text
+    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,80} [\w./@-]{1,60}\[\d{1,10}\]: ?"),
+    # srun --label: `  3: text`.
+    re.compile(r" {0,5}(?P<task>\d{1,6}): (?=\s|[A-Za-z(\[])"),
     # torchrun: [rank3]: and [default3]:
     re.compile(r"\[(?:rank|default|local_rank)(?P<rank>\d{1,6})\]: ?"),
     # mpirun --tag-output: [1,3]<stderr>:
@@ -41,7 +47,6 @@ LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "C": "CRITIC
 # A level at the beginning of a line: `ERROR: text`, `[ERROR] text`, `name - ERROR - text`.
 LEVEL = re.compile(rf"(?:^|[\s\[:|-])(?P<level>{LEVELS})(?=[\s\]:|]|$)")
 LEVEL_WITHIN = 90
-DOCKER = '{"log":'
 # torch's warnings: [W file.cpp:8] Warning: text. Python's: x.py:8: RuntimeWarning: text.
 TORCH_WARNINGS = ("[W ", "W NPU")
 RANK = re.compile(r"(?:(?:\b|_)rank {0,8}[=:]? {0,2}|\bRankID:|_TP|_rank)(\d{1,6})\b", re.IGNORECASE)
@@ -71,6 +76,7 @@ class LogLine:
     """`body` is the text without prefixes. `process` names the process, "" for the main process.
 
     more: how many equal lines of other processes Ray left out. level: its logging level, "" if it has none.
+    rest: the further lines of a message in a structured record.
     """
 
     body: str
@@ -78,6 +84,7 @@ class LogLine:
     rank: int | None = None
     more: int = 0
     level: str = ""
+    rest: tuple[str, ...] = ()
 
     @property
     def is_mild(self) -> bool:
@@ -101,15 +108,22 @@ def plain(raw: bytes) -> str:
 
 def parse_line(raw: bytes) -> LogLine:
     """Parse a line in any encoding. If it contains carriage returns, the text after the last one counts."""
-    text = _unwrapped(plain(raw)).rstrip("\r\n").rpartition("\r")[2]
+    text = plain(raw).rstrip("\r\n").rpartition("\r")[2]
     process, level, rank, more = "", "", None, 0
-    while (found := PREFIX.match(text)) and found.end():
+    rest: tuple[str, ...] = ()
+    while True:
+        record = read_record(text) if text.startswith("{") else None
+        if record:
+            text, rest, level = record.text, record.rest, level or record.level
+        found = PREFIX.match(text)
+        if not found or not found.end():
+            break
         parts = found.groupdict()
         if parts.get("pid"):
             host = f"@{parts['ip']}" if parts.get("ip") else ""
             process = f"{parts['name']}:{parts['pid']}{host}"
         process = process or parts.get("service") or parts.get("daemon") or ""
-        ranked = parts.get("rank") or parts.get("mpi")
+        ranked = parts.get("rank") or parts.get("mpi") or parts.get("task")
         if ranked:
             rank = int(ranked)
             process = process or f"rank{rank}"
@@ -123,18 +137,8 @@ def parse_line(raw: bytes) -> LogLine:
     if rank is None:
         stated = RANK.search(f"{process} {text[:RANK_WITHIN]}")
         rank = int(stated[1]) if stated else None
-    return LogLine(body=text, process=process, rank=rank, more=more, level=level or _level(text))
-
-
-def _unwrapped(text: str) -> str:
-    """The line in a JSON object of docker's json-file logs, `{"log": "...", "stream": "stderr"}`."""
-    if not text.startswith(DOCKER):
-        return text
-    try:
-        wrapped = json.loads(text)
-    except ValueError:
-        return text
-    return wrapped["log"] if isinstance(wrapped, dict) and isinstance(wrapped.get("log"), str) else text
+    level = level or _level(text) or logfmt_level(text)
+    return LogLine(body=text, process=process, rank=rank, more=more, level=level, rest=rest)
 
 
 def _level(text: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from harness.verdict.triage.catalogue import Catalogue, SettingCause, Signature, matching
 from harness.verdict.triage.citations import (
+    BEGINNINGS,
     LONGEST,
     Citations,
     follows_warning,
@@ -36,7 +38,7 @@ BEFORE_BYTES = 1 << 12
 # except in the last parts of the log.
 MANY = 200
 #: How many parts at the end of a log are searched for everything.
-LAST_PARTS = 4
+LAST_PARTS = 2
 TAIL_LINES = 200
 TAIL_BYTES = 1 << 16
 #: verl prints this with the metrics of every step.
@@ -78,7 +80,8 @@ class Scan:
     """The findings in a log, in order of lines.
 
     job: the progress of the job. series: the metrics of the catalogue by step. tail: the last lines with
-    their numbers. capped: a match occurred `MANY` times, and further occurrences were not counted.
+    their numbers, without those that their programs did not consider errors. capped: a match occurred `MANY`
+    times, and further occurrences were not counted.
     is_empty: whether the log has only blanks. settings: id of a setting -> where the log shows it first.
     versions: the versions of packages that the log shows.
     """
@@ -104,7 +107,8 @@ class Scan:
 class _Needles:
     """The needles to search for, and the signatures that they belong to."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, most: float = MANY) -> None:
+        self._most = most
         self._counts: Counter[str] = Counter()
         self._signatures: dict[str, list[Signature]] = {}
         for signature in catalogue.signatures:
@@ -144,9 +148,9 @@ class _Needles:
         return {self.texts[hit.needle] for hit in hits} & set(self._others)
 
     def is_exhausted(self, name: str) -> bool:
-        """Count an occurrence of `name`; returns whether it has occurred `MANY` times."""
+        """Count an occurrence of `name`; returns whether it has occurred so often that it suffices."""
         self._counts[name] += 1
-        return self._counts[name] >= MANY
+        return self._counts[name] >= self._most
 
     def drop(self, names: set[str]) -> None:
         """Stop searching for these signatures and texts."""
@@ -200,13 +204,13 @@ class _Crash:
 
 
 class _Scanner:
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+    def __init__(self, catalogue: Catalogue, most: float = MANY) -> None:
+        self._catalogue, self._most = catalogue, most
         names = tuple(dict.fromkeys(name for one in catalogue.metrics for name in one.metrics))
         self.found = Scan(series=MetricSeries(names=names))
         #: The beginning of what follows the data that is scanned.
         self.ahead = b""
-        self._needles = _Needles(catalogue)
+        self._needles = _Needles(catalogue, most)
         self._settings = {needle: setting for setting in catalogue.settings for needle in setting.needles}
         self._tracebacks = TracebackReader()
         self._line = 1
@@ -269,7 +273,7 @@ class _Scanner:
             # A needle may begin with the end of the line before.
             inside = [other for other in hits if first - 1 <= other.position < last]
             exhausted |= self._scan_part(data, first, last, inside)
-        if len(self.found.failures) >= MANY and HEAD in self._needles.texts:
+        if len(self.found.failures) >= self._most and HEAD in self._needles.texts:
             exhausted |= {HEAD, FRAME_NEEDLE, *NEEDLES, *CODE_NEEDLES}
         return exhausted
 
@@ -305,11 +309,13 @@ class _Scanner:
         crashed = self._crash(line, others & set(CRASHES))
         was_open = self._tracebacks.is_open(line.process)
         failure = self._tracebacks.feed(self._line, line)
+        for text in line.rest:
+            failure = self._tracebacks.feed(self._line, replace(line, body=text)) or failure
         if failure is None and not was_open and others & set(NEEDLES) and not crashed.seen:
             failure = error_of(self._line, line)
             if failure and self._tracebacks.go_on(failure):
                 failure = None
-        if failure and len(self.found.failures) < MANY:
+        if failure and len(self.found.failures) < self._most:
             self.found.failures.append(failure)
         return exhausted | matched | crashed.exhausted
 
@@ -376,8 +382,8 @@ class _Scanner:
         return _Crash(seen=bool(texts), exhausted={text for text in new if self._needles.is_exhausted(text)})
 
     def _search_end(self) -> None:
-        """Search the last parts again for what was no longer searched: the failure that ended the job is there."""
-        late = _Scanner(self._catalogue)
+        """Search the last parts again for what was no longer searched: there is what ended the job."""
+        late = _Scanner(self._catalogue, most=math.inf)
         last_failure = max((failure.line for failure in self.found.failures), default=0)
         for data, line in self._recent:
             late._line = line
@@ -402,11 +408,21 @@ class _Scanner:
         ends = self._last.removesuffix(b"\n").split(b"\n")[-TAIL_LINES:]
         first = self.found.lines - len(ends) + 1
         self.found.job.read_end(self._last, [(first + index, raw) for index, raw in enumerate(ends)])
+        tail = [(first + index, line) for index, line in _not_cited(self._last, ends) if not line.is_mild]
         if not self.found.failures and not self.found.matches:
-            lines = ((first + index, parse_line(raw[-LINE_BYTES:])) for index, raw in enumerate(ends))
-            failures = (error_of(number, line) for number, line in lines)
+            failures = (error_of(number, line) for number, line in tail)
             self.found.failures.extend(failure for failure in failures if failure)
-        self.found.tail = tuple(
-            (first + index, shown(parse_line(raw[-LINE_BYTES:]).body)) for index, raw in enumerate(ends)
-        )
+        self.found.tail = tuple((number, shown(line.body)) for number, line in tail)
         return self.found
+
+
+def _not_cited(last: bytes, lines: Sequence[bytes]) -> Iterator[tuple[int, LogLine]]:
+    """The last lines of a log that are in no citation, with their index. last: the end of the log."""
+    citations = Citations(b"", last, b"")
+    position = len(last.removesuffix(b"\n")) - sum(len(raw) + 1 for raw in lines) + 1
+    for index, raw in enumerate(lines):
+        line = parse_line(raw[-LINE_BYTES:])
+        begins = any(mark in raw for mark in BEGINNINGS)
+        if not citations.contain(position + len(raw) * begins, position + len(raw), line.process):
+            yield index, line
+        position += len(raw) + 1

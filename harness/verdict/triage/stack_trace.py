@@ -175,7 +175,7 @@ class TracebackReader:
         return self._continue(own, number, line) if own else None
 
     def go_on(self, failure: LoggedFailure) -> bool:
-        """Whether the message of a failure without a traceback goes on; `feed` returns it when it has ended."""
+        """Whether the message of a failure without a traceback goes on; `feed` returns it at its end."""
         missing = _missing_lines(failure.text)
         if missing and failure.process not in self._open:
             self._open[failure.process] = _OpenTraceback(
@@ -196,7 +196,7 @@ class TracebackReader:
     def _give_up(self, when: Callable[[_OpenTraceback], bool]) -> None:
         for process, found in [one for one in self._open.items() if when(one[1])]:
             del self._open[process]
-            if found.frames or found.wrapped or found.kind:
+            if found.frames or found.wrapped or found.kind or not found.seen:
                 kind = found.kind or found.wrapped or "unfinished traceback"
                 self._given_up.append(_failure(found, kind, found.message, found.last, process))
 

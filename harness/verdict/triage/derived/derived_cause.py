@@ -16,6 +16,7 @@ from harness.verdict.triage.derived.failed_use import Expected, FailedUse, faile
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import (
     CHECKED_OUT,
+    INSTALLED,
     OPERATOR_NAMESPACES,
     demangled,
     giver_of,
@@ -96,7 +97,7 @@ class CauseFinder:
         if is_missing_key(use):
             return _missing_key(use)
         by_pack = (*self._by_surfaces(use), *self._by_requirements(use))
-        found = [*by_pack, self._by_rules(use), self._by_symbol(use), self._symptom(use)]
+        found = [_source_folder(use), *by_pack, self._by_rules(use), self._by_symbol(use), self._symptom(use)]
         order = list(Degree)
         return min((one for one in found if one), key=lambda one: order.index(one.degree), default=None)
 
@@ -207,6 +208,28 @@ class CauseFinder:
         return self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()})
 
 
+def _source_folder(use: FailedUse) -> DerivedCause | None:
+    """A package that is imported from its source code has no compiled modules."""
+    top, _, rest = use.owner.partition(".")
+    compiled = rest or "".join(use.names[:1])
+    folder, found, _ = use.user.rpartition(f"/{top}/")
+    is_compiled = compiled.rpartition(".")[2].startswith("_")
+    is_import = use.expected in {Expected.MODULE, Expected.NAME}
+    if not (is_import and is_compiled and found) or INSTALLED.search(use.user):
+        return None
+    package = package_of_import(top)
+    return DerivedCause(
+        degree=Degree.LIKELY,
+        sentence=(
+            f"Python imports {top} from the folder of its source code ({folder}), which has no compiled "
+            f"`{top}.{compiled}`, instead of the installed package"
+        ),
+        proof=("the file in the innermost frame is in no folder of installed packages",),
+        packages=(package,),
+        remedy=f"start from another folder, or build {package} in this folder",
+    )
+
+
 def is_missing_key(use: FailedUse) -> bool:
     """Whether a program read a key that the configuration of its job does not have."""
     return use.expected is Expected.CONFIG_KEY and bool(use.stack and use.names) and not use.owner
@@ -221,8 +244,8 @@ def _missing_key(use: FailedUse) -> DerivedCause:
         proof=("message of OmegaConf, and the innermost frame of the traceback",),
         packages=tuple(filter(None, (package_of_file(use.user),))),
         remedy=(
-            f"add the key (`+{key}=VALUE`), or start the job with the configuration files and the entry point of "
-            f"this version of {reader}"
+            f"add the key (`+{key}=VALUE`), or start the job with the configuration files and the entry "
+            f"point of this version of {reader}"
         ),
     )
 

@@ -19,7 +19,12 @@ ID_LENGTH = 60
 
 
 def derive(
-    finder: CauseFinder, text: str, frames: Sequence[Frame], known: Signature | None, *, survived: bool = False
+    finder: CauseFinder,
+    text: str,
+    frames: Sequence[Frame],
+    known: Signature | None,
+    *,
+    survived: bool = False,
 ) -> tuple[Signature, DerivedCause] | None:
     """The cause of a failure with this message; None if none is derived, or if `known` tells more.
 

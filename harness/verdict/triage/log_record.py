@@ -1,0 +1,68 @@
+"""Reads a line that is one record of a structured log: a JSON object, or a dictionary as Python prints it.
+
+Docker's json-file driver, loggers of Kubernetes services and structlog write such lines. An object without a
+level, such as a sample with prompt and answer, is no record, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import dataclass
+
+LONGEST = 1 << 16
+_LEVELS = {
+    **{name: name.upper() for name in ("debug", "info", "notice", "warning", "error", "critical", "fatal")},
+    "trace": "DEBUG",
+    "warn": "WARNING",
+    "err": "ERROR",
+    "panic": "FATAL",
+    "emergency": "FATAL",
+}
+_LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log.level", "loglevel")
+_MESSAGE_KEYS = ("message", "msg", "event", "log", "body")
+_DETAIL_KEYS = ("exc_info", "exc_text", "exception", "stack_trace", "traceback", "stack", "error", "err")
+# `level=error msg="..."`, as programs in Go print it.
+_LOGFMT = re.compile(r"\b(?:level|severity|lvl)=[\"']?(?P<level>[A-Za-z]{3,9})\b")
+_WITHIN = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRecord:
+    """text: the message. rest: its further lines, and those of an exception. level: as in `LogLine`."""
+
+    text: str
+    rest: tuple[str, ...] = ()
+    level: str = ""
+
+
+def read_record(text: str) -> LogRecord | None:
+    """The record on a line; None for another line."""
+    fields = _fields(text)
+    if fields is None:
+        return None
+    levels = (_LEVELS.get(str(fields[key]).casefold(), "") for key in _LEVEL_KEYS if key in fields)
+    level = next(filter(None, levels), "")
+    if not level and "stream" not in fields:
+        return None
+    messages = [text for key in _MESSAGE_KEYS if isinstance(text := fields.get(key), str)]
+    details = [text for key in _DETAIL_KEYS if isinstance(text := fields.get(key), str)]
+    lines = [line for part in (*messages[:1], *details) for line in part.splitlines()]
+    return LogRecord(text=lines[0] if lines else "", rest=tuple(lines[1:]), level=level)
+
+
+def logfmt_level(text: str) -> str:
+    """The level of a line in logfmt, or ""."""
+    found = _LOGFMT.search(text[:_WITHIN]) if "=" in text else None
+    return _LEVELS.get(found["level"].casefold(), "") if found else ""
+
+
+def _fields(text: str) -> dict[str, object] | None:
+    if not text.startswith("{") or not text.rstrip().endswith("}") or len(text) > LONGEST:
+        return None
+    try:
+        found = json.loads(text) if text.startswith('{"') else ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

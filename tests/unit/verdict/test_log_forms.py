@@ -1,0 +1,186 @@
+"""Logs of other programs: structured records, prefixes, ends of jobs, many ranks, and healthy logs that cite errors."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.verdict.triage.citations import Citations
+from harness.verdict.triage.diagnosis import triage_text
+from harness.verdict.triage.log_line import parse_line
+from harness.verdict.triage.log_record import read_record
+from harness.verdict.triage.log_scan import MANY
+
+TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "/w/verl/trainer/main_ppo.py", line 31, in main\n'
+    "    run(config)\n"
+    '  File "/w/verl/trainer/x.py", line 7, in run\n'
+    '    raise ValueError("bad shape")\n'
+    "ValueError: bad shape\n"
+)
+LINES = TRACEBACK.splitlines()
+
+
+def step(number: int) -> str:
+    return f"step:{number} - actor/entropy:0.5 - training/global_step:{number}\n"
+
+
+STEPS = "".join(map(step, range(1, 40)))
+HEALTHY = STEPS + "Final validation metrics: {'val-core/openai/gsm8k/reward/mean@1': '0.36'}\n"
+
+
+def prefixed(prefix: str) -> str:
+    return "".join(f"{prefix}{line}\n" for line in LINES)
+
+
+def interleaved(prefix: str, ranks: int) -> str:
+    return "".join(f"{prefix.format(rank)}{line}\n" for line in LINES for rank in range(ranks))
+
+
+BAR = "\r".join(f"Training Progress:  {done}%|#| {done}/100 [00:01<01:00]" for done in range(37))
+TRACEBACKS = {
+    "structlog": json.dumps({"ts": "2026-11-20", "level": "error", "msg": "failed", "exc_info": TRACEBACK}),
+    "a message with a traceback": json.dumps({"severity": "ERROR", "message": TRACEBACK}),
+    "a dictionary": str({"level": "error", "event": "failed", "exception": TRACEBACK}),
+    "Kubernetes' runtime": prefixed("2026-11-20T08:00:00.123456789Z stderr F "),
+    "a record behind a prefix": "2026-11-20T08:00:00.1Z stderr F "
+    + json.dumps({"level": "error", "msg": "failed", "stack_trace": TRACEBACK}),
+    "journald": prefixed("Nov 20 08:00:00 node1 python[4242]: "),
+    "srun --label": interleaved("{:3d}: ", 200),
+    "torchrun": STEPS + interleaved("[rank{}]: ", 128),
+    "Ray": STEPS + interleaved("(WorkerDict pid={}) ", 128),
+    "a progress bar": f"{BAR}\n{TRACEBACK}",
+    "UTF-16": ("\ufeff" + STEPS + TRACEBACK).encode("utf-16-le"),
+    "Windows": (STEPS + TRACEBACK).replace("\n", "\r\n"),
+    "a terminal": "".join(f"\x1b[31m{line}\x1b[0m\n" for line in LINES),
+}
+
+
+@pytest.mark.parametrize("log", TRACEBACKS.values(), ids=TRACEBACKS.keys())
+def test_a_traceback_is_found_in_every_form(log):
+    root = triage_text(log if isinstance(log, bytes) else log.encode()).root
+    assert root is not None
+    assert root.text == "ValueError: bad shape"
+    assert root.failure.frames[-1].file == "/w/verl/trainer/x.py"
+
+
+ENDS = [
+    *(
+        "make: *** [Makefile:12: train] Error 2",
+        "job finished: rc=137",
+        "Pod failed: reason=Error exitCode=1",
+    ),
+    *("python: can't open file '/w/x.py': [Errno 2] No such file", "FAILED tests/x.py::y - assert 1 == 2"),
+    *(
+        "rayjob.ray.io/x status: FAILED",
+        "Job 'raysubmit_x' failed",
+        "*** stack smashing detected ***: terminated",
+    ),
+    *("double free or corruption (out)", "free(): invalid pointer", "assert False", "KeyboardInterrupt"),
+    *("ninja: build stopped: subcommand failed.", "exec /entry.sh: exec format error", "ImagePullBackOff"),
+    *("status: Error", "state: FAILED", "训练失败: 内存不足", "错误: 无法加载模型", "Evicted"),
+    *('time="2026-11-20T08:00:00Z" level=fatal msg="failed to start"', "{'level': 'error', 'event': 'lost'}"),
+    *('{"level": "CRITICAL", "message": "worker 3 lost"}', "Traceback (most recent call last):"),
+]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("before", [STEPS, ""], ids=["after steps", "alone"])
+def test_the_end_of_a_failed_job_is_a_failure(end, before):
+    found = triage_text(f"{before}{end}\n".encode())
+    assert not found.is_clean
+    assert found.root is not None
+
+
+CITED = (
+    f"[prompt] system\nExplain:\n{TRACEBACK}\n[response] 错误: it is a `ValueError: bad shape`\n[score] 1.0\n"
+)
+CLEAN = {
+    "the log ends with samples": HEALTHY + CITED * 3,
+    "a sample in JSON": json.dumps({"prompt": TRACEBACK, "response": "ValueError: x", "level": 3})
+    + "\n"
+    + HEALTHY,
+    "records of level info": "".join(
+        json.dumps({"level": "info", "msg": f"{n} errors: 0"}) + "\n" for n in range(9)
+    )
+    + HEALTHY,
+    "counts of errors": HEALTHY
+    + "0 failed, 12 succeeded\nfailures: 0\nstatus: SUCCEEDED\nexit code: 0\nrc=0\n",
+    "a request of vLLM": "INFO 06-24 09:08:01 [logger.py:43] Received request c: prompt: 'RuntimeError: NPU out of"
+    " memory. Tried', params: x\n" + HEALTHY,
+}
+
+
+@pytest.mark.parametrize("log", CLEAN.values(), ids=CLEAN.keys())
+def test_a_healthy_log_is_clean(log):
+    found = triage_text(log.encode())
+    assert found.is_clean
+    assert not any(one.signature for one in found.findings)
+
+
+def test_the_last_failure_is_found_behind_very_many_that_the_job_survived():
+    log = "".join(TRACEBACK + step(number) for number in range(1, 5 * MANY))
+    log += TRACEBACK.replace("bad shape", "the last one")
+    assert triage_text(log.encode()).root.text == "ValueError: the last one"
+
+
+def test_the_last_match_of_a_signature_is_found_behind_very_many_that_the_job_survived():
+    log = "".join("RuntimeError: NPU out of memory.\n" + step(number) for number in range(1, 5 * MANY))
+    found = triage_text(log.encode())
+    assert found.is_clean
+    found = triage_text(f"{log}RuntimeError: NPU out of memory.\n".encode())
+    assert found.root.id == "npu-oom"
+
+
+def test_a_message_of_several_lines_needs_no_traceback():
+    log = b"""pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, The checkpoint you are trying to load has model type `qwen3_5` but Transformers does not recognize this
+"""
+    root = triage_text(log).root
+    assert root.id == "model-type-qwen3-5"
+    assert "from 5.2.0 on" in root.signature.cause
+
+
+def test_a_key_that_the_program_reads_is_no_unknown_override():
+    log = b"""Traceback (most recent call last):
+  File "/w/verl/trainer/main_generation.py", line 68, in main
+    wg.init_model()
+omegaconf.errors.ConfigAttributeError: Key 'actor' is not in struct
+    full_key: actor
+"""
+    root = triage_text(log).root
+    assert root.signature.area == "config"
+    assert "verl reads the key `actor`" in root.signature.cause
+    override = triage_text(b"Could not override 'actor.x'.\nKey 'x' is not in struct\n").root
+    assert override.id == "hydra-unknown-key"
+
+
+def test_a_package_that_is_imported_from_its_source_code_has_no_compiled_modules():
+    log = """Traceback (most recent call last):
+  File "{}/torch_npu/npu/utils.py", line 11, in <module>
+    import torch_npu._C
+ModuleNotFoundError: No module named 'torch_npu._C'
+"""
+    source = triage_text(log.format("/data/pytorch").encode())
+    assert source.known
+    assert "/data/pytorch" in source.root.signature.cause
+    installed = triage_text(log.format("/usr/lib/python3.10/site-packages").encode())
+    assert not installed.known
+
+
+def test_a_sample_is_no_record():
+    assert read_record('{"prompt": "x", "response": "y"}') is None
+    assert read_record("{broken") is None
+    assert read_record('{"log": "x\\n", "stream": "stderr"}').text == "x"
+    line = parse_line(b'time="2026-11-20" level=error msg="no device"')
+    assert line.is_error
+
+
+def test_a_citation_ends():
+    log = b"[prompt] a\nValueError: x\n[score] 1\nValueError: y\n"
+    citations = Citations(b"", log, b"")
+    cited, real = log.index(b"ValueError: x"), log.index(b"ValueError: y")
+    assert citations.contain(cited, log.index(b"\n", cited), "")
+    assert not citations.contain(real, log.index(b"\n", real), "")
