@@ -15,6 +15,8 @@ from harness.verdict.triage.stack_trace import Frame
 AREA, SETTINGS = "derived", "config"
 #: Signatures of these areas are about packages that do not go together, which a proven cause tells better.
 ABOUT_PACKAGES = frozenset({"skew", "libraries"})
+#: Those of this area say of a text that its packages are of different stacks, without knowing their releases.
+SUSPECTED = "skew"
 ID_LENGTH = 60
 
 
@@ -36,7 +38,7 @@ def derive(
     if use is None or (known and known.role == "cause" and known.area not in ABOUT_PACKAGES):
         return None
     cause = finder.cause(use, only_known=survived)
-    if cause is None or (known and not _is_better(cause, known)):
+    if cause is None or (known and not _is_better(cause, known, use)):
         return None
     return _signature(use, cause, text), cause
 
@@ -50,10 +52,12 @@ def _raised(finder: CauseFinder, text: str, frames: Sequence[Frame]) -> tuple[Si
     return _signature_of(SETTINGS, ("raised", *cause.packages, function), cause, text), cause
 
 
-def _is_better(cause: DerivedCause, known: Signature) -> bool:
+def _is_better(cause: DerivedCause, known: Signature, use: FailedUse) -> bool:
+    """What the releases show is better than a signature that suspects versions, unless it is about a folder."""
     if cause.degree is Degree.PROVEN:
         return True
-    return cause.degree is Degree.LIKELY and known.role == "symptom"
+    is_suspicion = known.role == "symptom" or (known.area == SUSPECTED and not use.is_shadowed)
+    return cause.degree is Degree.LIKELY and is_suspicion
 
 
 def _signature(use: FailedUse, cause: DerivedCause, text: str) -> Signature:

@@ -212,9 +212,7 @@ def _degree(question: SurfaceQuestion, installed: _Installed) -> Degree:
     if question.is_certain and _is_missing_in(installed):
         return Degree.PROVEN
     is_told = installed.version or installed.span or question.caller
-    # Otherwise only the message tells which package is meant.
-    is_clear = question.is_sole and not question.is_weak
-    return Degree.LIKELY if is_told or is_clear else Degree.SYMPTOM
+    return Degree.LIKELY if is_told or not question.is_weak else Degree.SYMPTOM
 
 
 def _installed_in_words(history: NameHistory, installed: _Installed) -> str:

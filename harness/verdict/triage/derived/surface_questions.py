@@ -120,7 +120,7 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) 
         # torch_npu makes every operator an attribute of its module when it is imported.
         operators = pack.operator_history(package, use.names[0])
         if operators.since:
-            yield SurfaceQuestion(history=operators, has=has, caller=user, is_sole=True)
+            yield SurfaceQuestion(history=operators, has=has, caller=user)
             return
     # A module that is generated when a package is built is in no source archive.
     is_import = use.expected is Expected.NAME and bool(pack.history(package, use.owner).since)
@@ -150,8 +150,7 @@ def _option(pack: SurfacePack, use: FailedUse) -> Iterator[SurfaceQuestion]:
 def _operators(pack: SurfacePack, name: str, user: str) -> Iterator[SurfaceQuestion]:
     if pack.has("torch-npu"):
         history = pack.operator_history("torch-npu", name)
-        has = f"the operator `{name}` exists"
-        yield SurfaceQuestion(history=history, has=has, caller=user, is_sole=True)
+        yield SurfaceQuestion(history=history, has=f"the operator `{name}` exists", caller=user)
 
 
 def _operator_arguments(pack: SurfacePack, use: FailedUse, user: str) -> Iterator[SurfaceQuestion]:
@@ -167,7 +166,7 @@ def _operator_arguments(pack: SurfacePack, use: FailedUse, user: str) -> Iterato
         releases = tuple((one, opposite.get(state, state)) for one, state in history.releases)
         history = replace(history, releases=releases)
         has = f"the operator `{operator}` has no `{use.names[0]}`"
-    yield SurfaceQuestion(history=history, has=has, caller=user, is_sole=bool(history.since))
+    yield SurfaceQuestion(history=history, has=has, caller=user)
 
 
 def _defined(
@@ -281,4 +280,4 @@ def _mentioned(
 ) -> Iterator[SurfaceQuestion]:
     package, paths = place
     if pack.has(package):
-        yield SurfaceQuestion(history=pack.mention_history(package, paths, name), has=has, is_sole=True)
+        yield SurfaceQuestion(history=pack.mention_history(package, paths, name), has=has)
