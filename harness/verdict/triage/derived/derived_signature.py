@@ -53,7 +53,7 @@ def _raised(finder: CauseFinder, text: str, frames: Sequence[Frame]) -> tuple[Si
 
 
 def _is_better(cause: DerivedCause, known: Signature, use: FailedUse) -> bool:
-    """What the releases show is better than a signature that suspects versions, unless it is about a folder."""
+    """What the releases show is better than a suspicion about versions, unless a folder hides the package."""
     if cause.degree is Degree.PROVEN:
         return True
     is_suspicion = known.role == "symptom" or (known.area == SUSPECTED and not use.is_shadowed)
