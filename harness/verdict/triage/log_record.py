@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 LONGEST = 1 << 16
@@ -46,10 +47,14 @@ def read_record(text: str) -> LogRecord | None:
     level = next(filter(None, levels), "")
     if not level and "stream" not in fields:
         return None
-    messages = [text for key in _MESSAGE_KEYS if isinstance(text := fields.get(key), str)]
-    details = [text for key in _DETAIL_KEYS if isinstance(text := fields.get(key), str)]
-    lines = [line for part in (*messages[:1], *details) for line in part.splitlines()]
+    parts = (*_texts(fields, _MESSAGE_KEYS)[:1], *_texts(fields, _DETAIL_KEYS))
+    lines = [line for part in parts for line in part.splitlines()]
     return LogRecord(text=lines[0] if lines else "", rest=tuple(lines[1:]), level=level)
+
+
+def _texts(fields: Mapping[str, object], keys: Iterable[str]) -> list[str]:
+    values = map(fields.get, keys)
+    return [value for value in values if isinstance(value, str)]
 
 
 def logfmt_level(text: str) -> str:

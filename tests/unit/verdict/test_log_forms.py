@@ -143,6 +143,17 @@ def test_a_message_of_several_lines_needs_no_traceback():
     assert "from 5.2.0 on" in root.signature.cause
 
 
+def test_a_model_type_is_meant_where_the_code_loads_a_model():
+    log = """Traceback (most recent call last):
+  File "/w/train.py", line 104, in load
+    {}
+KeyError: 'qwen3_next'
+"""
+    loads = triage_text(log.format("processor = AutoProcessor.from_pretrained(").encode())
+    assert "transformers from 4.57.0 on" in loads.root.signature.cause
+    assert not triage_text(log.format("value = table[name]").encode()).known
+
+
 def test_a_key_that_the_program_reads_is_no_unknown_override():
     log = b"""Traceback (most recent call last):
   File "/w/verl/trainer/main_generation.py", line 68, in main

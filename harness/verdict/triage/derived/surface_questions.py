@@ -103,7 +103,7 @@ def questions(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> Iterat
             yield from _defined(pack, use, takes_keyword(use.names[0]), f"`{use.owner}` takes {names}", shown)
         case Expected.MODEL_TYPE:
             yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
-        case Expected.REGISTERED if user in ("", "transformers"):
+        case Expected.REGISTERED if user in ("", "transformers") or _loads_model(use):
             yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
         case Expected.ARCHITECTURE:
             yield from _mentioned(pack, ARCHITECTURES, use.names[0], f"vllm has the model class {names}")
@@ -273,6 +273,11 @@ def _override(
         history = pack.method_history(package, name)
         has = f"a class has its own `{name}`"
         yield SurfaceQuestion(history=history, has=has, caller=user, is_certain=False)
+
+
+def _loads_model(use: FailedUse) -> bool:
+    """Whether the innermost line of code loads a model with transformers, whose own frames may be cut."""
+    return bool(use.stack) and ".from_pretrained(" in use.stack[-1].code
 
 
 def _mentioned(
