@@ -133,7 +133,7 @@ def _lines(
         f"{', '.join(request.needs)}:"
     )
     if not known:
-        yield "  no stack: every combination is excluded by a rule, or none is published for this CANN"
+        yield "  no stack: every combination is excluded, or none is published for this CANN"
     for number, one in enumerate(known, start=1):
         yield ""
         yield f"{number}. {', '.join(f'{axis} {value}' for axis, value in one.stack.values.items())}"

@@ -6,7 +6,9 @@ that need one are not run.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import actions_runner
@@ -61,6 +63,15 @@ def test_an_engineer_who_brings_up_a_host(installed: InstalledWheel, tmp_path: P
     assert patch in dockerfile
     script = installed.run("lock", name[1], "--export", "script", cwd=tmp_path).stdout
     assert "torch_npu==2.7.1" in script.replace("torch-npu", "torch_npu")
+
+
+def test_advice_for_a_host_becomes_a_stack(installed: InstalledWheel, tmp_path: Path) -> None:
+    host = ("--soc", "a2", "--cann", "8.5.0", "--driver", "25.5.0", "--no-index")
+    stacks = json.loads(installed.run("advise", *host, "--json", cwd=tmp_path).stdout)["stacks"]
+    commands = next(one["commands"] for one in stacks if not one["cell"])
+    for command, more in zip(commands[:2], ((), ("--check", "constraints")), strict=True):
+        installed.run(*shlex.split(command)[1:], *more, cwd=tmp_path)
+    assert (tmp_path / "reports/index.html").is_file()
 
 
 def test_a_ci_owner(installed: InstalledWheel, tmp_path: Path) -> None:

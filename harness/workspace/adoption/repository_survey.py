@@ -24,6 +24,8 @@ MAX_FILES = 50_000
 _PLUGIN_PATCH = re.compile(r"(?:(?P<top>.+)/)?patch/[^/]+/[^/]+/[^/]+\.patch")
 #: The package of a changed file: `a/verl/x.py`, or of quilt `verl-0.9.0.orig/verl/x.py`.
 _CHANGED = re.compile(rb"^(?:\+\+\+|---) [^/\s]+/(?:src/)?([A-Za-z_]\w*)/", re.MULTILINE)
+#: The package of a file changed by a patch for `patch -p0`: `verl/x.py`.
+_CHANGED_P0 = re.compile(rb"^(?:\+\+\+|---) (?:\./)?([A-Za-z_]\w*)/", re.MULTILINE)
 #: Import name -> axis, where they differ.
 _IMPORTS = {"megatron": "megatron_core"}
 #: What a launch script of this stack contains.
@@ -195,7 +197,9 @@ def _patches(
             else ""
         )
         if not upstream and not reason:
-            reason = _why_not_placed(sorted(filter(None, upstreams)))
+            upstreams = {one for one in changed.values() if one is not None}
+            p0 = {axis for name in names for axis in _axes_of(root / name, axes, _CHANGED_P0) or ()}
+            reason = _why_not_placed(sorted(filter(None, upstreams)), sorted(p0))
         version = _named_version(folder, names, axes[upstream]) if upstream and not layout else ""
         yield FoundPatches(
             folder=folder,
@@ -207,7 +211,9 @@ def _patches(
         )
 
 
-def _why_not_placed(known: Sequence[str]) -> str:
+def _why_not_placed(known: Sequence[str], for_p0: Sequence[str]) -> str:
+    if not known and for_p0:
+        return f"they change {', '.join(for_p0)} with -p0: write them again for -p1 (a/PATH, b/PATH)"
     if not known:
         return "they change no package that is an axis of the matrix"
     if len(known) == 1:
@@ -234,13 +240,18 @@ def _named_version(folder: str, files: Sequence[str], axis: Axis) -> str:
 
 def _upstream_of(file: Path, axes: Mapping[str, Axis]) -> str | None:
     """The axis of the package whose files a patch changes; "" for others, None if it changes no package."""
+    found = _axes_of(file, axes, _CHANGED)
+    return None if found is None else found.pop() if len(found) == 1 else ""
+
+
+def _axes_of(file: Path, axes: Mapping[str, Axis], changed: re.Pattern[bytes]) -> set[str] | None:
+    """The axes of the packages whose files a patch changes; None if it changes no package."""
     try:
         data = file.read_bytes()[:_MAX_SCRIPT]
     except OSError:
         return None
-    changed = _CHANGED.findall(data)
-    found = {_IMPORTS.get(name.decode(), name.decode()) for name in changed} & axes.keys()
-    return found.pop() if len(found) == 1 else "" if changed else None
+    names = [name.decode() for name in changed.findall(data)]
+    return {_IMPORTS.get(name, name) for name in names} & axes.keys() if names else None
 
 
 def _scripts(root: Path, files: Sequence[str]) -> tuple[str, ...]:

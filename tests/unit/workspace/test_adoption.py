@@ -150,6 +150,9 @@ def test_quilt_and_format_patch_folders_are_found_by_what_they_change(tmp_path: 
             "debian/patches/one.patch": PATCH.format("verl"),
             "npu/v0.7.1/0001-x.patch": PATCH.format("vllm_ascend"),
             "misc/gcc.patch": PATCH.format("gcc"),
+            "p0/a.patch": "--- verl/x.py\n+++ verl/x.py\n@@ -1 +1 @@\n-a\n+b\n",
+            "half/a.patch": PATCH.format("verl"),
+            "half/b.patch": PATCH.format("gcc"),
             "mixed/a.patch": PATCH.format("verl"),
             "mixed/b.patch": PATCH.format("vllm"),
             # As quilt writes them.
@@ -162,6 +165,8 @@ def test_quilt_and_format_patch_folders_are_found_by_what_they_change(tmp_path: 
     places = {place.folder: place.upstream for place in own}
     assert places == {"debian/patches": "verl", "npu": "vllm_ascend", "q": "verl"}
     assert "misc: 1 files, not used: they change no package" in done.output
+    assert "p0: 1 files, not used: they change verl with -p0" in done.output
+    assert "half: 2 files, not used: they change verl and projects that are no axis" in done.output
     assert "mixed: 2 files, not used: they change several projects (verl, vllm)" in done.output
     assert "# not used: mixed (a.patch, b.patch)" in (root / "matrix.yaml").read_text()
 
