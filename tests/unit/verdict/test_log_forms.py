@@ -150,7 +150,7 @@ def test_a_model_type_is_meant_where_the_code_loads_a_model():
 KeyError: 'qwen3_next'
 """
     loads = triage_text(log.format("processor = AutoProcessor.from_pretrained(").encode())
-    assert "transformers from 4.57.0 on" in loads.root.signature.cause
+    assert "transformers from 4.57" in loads.root.signature.cause
     assert not triage_text(log.format("value = table[name]").encode()).known
 
 

@@ -103,7 +103,7 @@ def questions(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> Iterat
             yield from _defined(pack, use, takes_keyword(use.names[0]), f"`{use.owner}` takes {names}", shown)
         case Expected.MODEL_TYPE:
             yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
-        case Expected.REGISTERED if user in ("", "transformers") or _loads_model(use):
+        case Expected.REGISTERED if _loads_model(use):
             yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
         case Expected.ARCHITECTURE:
             yield from _mentioned(pack, ARCHITECTURES, use.names[0], f"vllm has the model class {names}")
@@ -276,8 +276,10 @@ def _override(
 
 
 def _loads_model(use: FailedUse) -> bool:
-    """Whether the innermost line of code loads a model with transformers, whose own frames may be cut."""
-    return bool(use.stack) and ".from_pretrained(" in use.stack[-1].code
+    """Whether transformers looked up a name. Its frames may be cut; without a stack the name alone decides."""
+    if not use.stack or package_of_file(use.user) == "transformers":
+        return True
+    return ".from_pretrained(" in use.stack[-1].code
 
 
 def _mentioned(
