@@ -276,7 +276,7 @@ def _override(
 
 
 def _loads_model(use: FailedUse) -> bool:
-    """Whether transformers looked up a name. Its frames may be cut; without a stack the name alone decides."""
+    """Whether transformers looked up a name. Its frames may be cut; without any only the name is known."""
     if not use.stack or package_of_file(use.user) == "transformers":
         return True
     return ".from_pretrained(" in use.stack[-1].code
