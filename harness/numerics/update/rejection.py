@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ STATISTICS: Mapping[str, Statistic] = {
 class Rejection:
     """One option. statistic: a key of `STATISTICS`. over: "token", or how the statistics of a response are
     combined: "sum", "mean", "max", "min". lower, upper: the closed interval of what is kept. settings: the
-    option in the configuration of verl."""
+    option in the configuration of verl. too: another option that is set with it."""
 
     name: str
     capability: str
@@ -43,6 +43,7 @@ class Rejection:
     lower: float
     upper: float
     settings: Mapping[str, str | float]
+    too: Rejection | None = None
 
     def kept(self, inputs: UpdateInputs) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The response mask after rejection, and where rounding cannot decide it; both (rows, response)."""
@@ -52,7 +53,11 @@ class Rejection:
         margin = 64 * FP32.unit * (1 + np.abs(statistics).sum(axis=1, keepdims=True))
         sure = (np.abs(found - self.lower) > margin) & (np.abs(found - self.upper) > margin)
         inside = (found >= self.lower) & (found <= self.upper)
-        return (mask & inside).astype(np.int64), np.broadcast_to(sure, mask.shape)
+        kept, sure = (mask & inside).astype(np.int64), np.broadcast_to(sure, mask.shape)
+        if self.too is None:
+            return kept, sure
+        others, others_sure = self.too.kept(inputs)
+        return kept * others, sure & others_sure
 
     def _combined(self, statistics: Array, mask: NDArray[np.bool_]) -> Array:
         if self.over in {"max", "min"}:
@@ -91,6 +96,13 @@ def _estimator(over: str, estimator: str, upper: float, lower: float = 0.0) -> R
     )
 
 
+def _both(threshold: float) -> Rejection:
+    """Two options with one threshold."""
+    first, second = _estimator("token", "k2", threshold), _estimator("mean", "k3", threshold)
+    name = f"{first.name},{second.name}"
+    return replace(first, name=name, too=second, settings={**first.settings, "rollout_rs": name})
+
+
 VETO = 0.4
 
 REJECTIONS = (
@@ -117,5 +129,6 @@ REJECTIONS = (
     _estimator("mean", "k3", 0.15),
     _estimator("max", "k2", 0.5),
     _estimator("max", "k3", 0.5),
+    _both(0.14),
 )
 """Bounds between the values of the case that uses them, so that each option keeps and rejects tokens."""

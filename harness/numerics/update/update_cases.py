@@ -50,7 +50,8 @@ class UpdateCase:
     coefficient of the KL penalty in the rewards, with estimator k1 and a controller that adapts it. turns:
     some response tokens are masked, as tool outputs. weights: the trainer computes rollout importance
     weights. rejection: the trainer also rejects tokens with each option of this release; the update has them
-    all. max_tokens: a micro-batch has as many rows as fit into that many tokens; 0 for a fixed number
+    all. autocast: the worker also computes log-probabilities in bf16, of which only the autocast is judged.
+    max_tokens: a micro-batch has as many rows as fit into that many tokens; 0 for a fixed number
     of rows. dp_size: number of data-parallel ranks, of which this process is one; the others have
     `other_tokens` valid tokens and split dynamic batches into at least `OTHER_MICRO_BATCHES`. epochs:
     passes over the rows. nested: the worker gets nested tensors, as from the trainer with a transfer queue,
@@ -66,6 +67,7 @@ class UpdateCase:
     turns: bool = False
     weights: bool = False
     rejection: bool = False
+    autocast: bool = False
     max_tokens: int = 0
     dp_size: int = 1
     epochs: int = 1
@@ -172,6 +174,7 @@ CASES = (
     UpdateCase(
         name="on-policy",
         update=replace(NO_EXTRAS, ppo_mini_batch_size=ROWS, entropy_coeff=0.02, temperature=1.1),
+        autocast=True,
     ),
 )
 

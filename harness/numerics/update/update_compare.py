@@ -137,6 +137,8 @@ class _Comparison:
             if name == "log_prob" and case.has_reference_policy:
                 self._within("reference_log_prob", interval)
         self._equal("inference_graph", np.array(0))
+        if case.autocast:
+            self._equal("autocast", np.array(1))
         self._rollout_correction()
         if advantages is None:
             return

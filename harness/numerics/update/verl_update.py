@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -155,6 +155,8 @@ class _Run:
                     targets["ref_log_prob"] = self._tensor(self.inputs.ref_log_prob)
             if case.weights:
                 targets["rollout_is_weights"] = weights
+            if case.autocast:
+                self._note_autocast(dict(tokens))
             self._watch(inner, model, optimizer)
             recorder.step, recorder.micro = 0, 0
             worker.steps_made = lambda: recorder.step
@@ -175,6 +177,27 @@ class _Run:
         yield
         hook.remove()
         self.recorder.note("inference_graph", np.int64(any(kept)))
+
+    def _note_autocast(self, tokens: dict[str, Any]) -> None:
+        """Record whether the model of a worker in bf16 runs under the autocast to bf16."""
+        torch, kind = self.torch, self.device.partition(":")[0]
+        model = build_model(torch, self.inputs.parameters, self.device)
+        entered: list[bool] = []
+
+        def before_forward(*_: Any) -> None:
+            is_on = torch.is_autocast_enabled(kind)
+            entered.append(is_on and torch.get_autocast_dtype(kind) == torch.bfloat16)
+
+        model.register_forward_pre_hook(before_forward)
+        optimizer = torch.optim.AdamW(model.parameters())
+        worker = worker_class(self.path)(model, optimizer, replace(self.case, compute="bfloat16"), kind)
+        known = dict(self.recorder.places)
+        try:
+            worker.log_probs(tokens)
+        finally:
+            # What helpers return in bf16 is not what they are defined to return in fp32.
+            self.recorder.places = known
+        self.recorder.note("autocast", np.int64(bool(entered) and all(entered)))
 
     def _tensor(self, array: Any) -> Any:
         tensor = self.torch.from_numpy(np.ascontiguousarray(array))
@@ -276,7 +299,8 @@ class _Run:
             actor = type(worker.actor)
             inferred = ("log_prob", "reference_log_prob", "entropy", "inference_graph")
             recorder.at(actor.compute_log_prob, *inferred)
-            recorder.at(actor._forward_micro_batch, "training_log_prob", "training_entropy", "model_input")  # noqa: SLF001 - verl's own name
+            forward = actor._forward_micro_batch  # noqa: SLF001 - verl's own name
+            recorder.at(forward, "training_log_prob", "training_entropy", "model_input", "autocast")
             recorder.at(actor.update_policy, "loss", "logits_gradient", "arguments", "training_mode")
             recorder.at(actor._optimizer_step, "gradient", "gradient_norm", "parameter")  # noqa: SLF001
             return
@@ -284,6 +308,7 @@ class _Run:
         engine = type(worker.engine)
         recorder.at(self.modules[1].postprocess_batch_func, "log_prob", "reference_log_prob", "entropy")
         recorder.at(engine.infer_batch, "inference_graph")
+        recorder.at(engine.forward_step, "autocast")
         recorder.at(engine.prepare_model_outputs, "training_log_prob", "training_entropy")
         recorder.at(engine.prepare_model_inputs, "model_input")
         recorder.at(engine.forward_backward_batch, "backward")

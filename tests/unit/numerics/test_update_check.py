@@ -227,7 +227,7 @@ def test_a_wrong_rejection_is_named_with_its_function():
     """Each option keeps tokens and rejects some, so that neither an empty nor a full mask is right."""
     dapo = RECORDS["0.9.1", "dapo"]
     options = [one.name for one in REJECTIONS if one.capability == REJECTION_ESTIMATORS]
-    assert len(options) == 11
+    assert len(options) == 12
     for name in (f"kept {option}" for option in options):
         for wrong in (lambda values: values * 0, lambda values: np.ones_like(values)):
             first = judged(changed(dapo, name, wrong)).wrong[0]
@@ -251,6 +251,13 @@ def test_every_rejection_keeps_and_rejects_tokens():
 )
 def test_the_controller_and_graphs_of_inference_are_judged(name, change):
     assert judged(changed(LEGACY, name, change), "0.6.1").wrong[0].quantity == name
+
+
+def test_a_worker_that_does_not_enter_its_autocast_is_wrong():
+    record = changed(RECORDS["0.6.1", "on-policy"], "autocast", lambda values: values * 0)
+    first = judged(record, "0.6.1").wrong[0]
+    assert first.quantity == "autocast"
+    assert first.place.endswith("_forward_micro_batch")
 
 
 def test_weights_that_no_configuration_asks_for_are_wrong():
