@@ -172,6 +172,7 @@ def with_mistake(job: JobSettings, mistake: str) -> JobSettings:
         overrides=overrides,
         arguments=(*kept, *words),
         env={**job.env, **environment},
+        added=job.added | {key.lstrip("+") for key in keys if key.startswith("+")},
         model=model.text if model else job.model,
     )
 

@@ -193,7 +193,10 @@ def _longer_names(evaluator: Evaluator) -> Iterator[ScriptNote]:
     given = {word.unknown: word for word in words if word.unknown.isidentifier()}
     for name, word in given.items():
         starts = [one for one in evaluator.assigned_names if name.startswith(f"{one}_")]
-        if name in evaluator.assigned_names or not starts or f"${name}" not in evaluator.text:
+        # DATA_ROOT is a name of the environment also in a script that sets DATA.
+        if name in evaluator.assigned_names or not starts or name.isupper():
+            continue
+        if f"${name}" not in evaluator.text:
             continue
         start = max(starts, key=len)
         rest = name.removeprefix(start)

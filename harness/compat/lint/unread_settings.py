@@ -22,6 +22,8 @@ _PASSED_ON = re.compile(r"kwargs|override|env_vars|runtime_env|custom|extra|hydr
 #: Sections that verl reads by their names, so that what it reads of them can be seen in its code.
 _NAMED_SECTIONS = {"data": "data", "trainer": "trainer", "actor_rollout_ref.model": "model"}
 _ENGINE = re.compile(r"actor_rollout_ref\.rollout\.engine_kwargs\.(?P<engine>\w+)\..*")
+#: The share of a section's settings whose names stand in verl's code, unless it is passed on as a whole.
+MOST_READ = 0.8
 _DATASETS = "verl/utils/dataset/"
 
 
@@ -74,6 +76,10 @@ def _unread(
         return "", ""
     siblings = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == section}
     others = [name for name in names if name.rpartition(".")[2] == leaf]
+    read = [one for one in siblings if one in configuration.code_words]
+    if len(read) < MOST_READ * len(siblings):
+        # verl passes the whole section on to another package.
+        return "", ""
     if leaf not in configuration.code_words:
         near = siblings.get(nearest_word(leaf, siblings), "")
         other = others[0] if others else "the key that verl reads, or remove it"

@@ -36,6 +36,7 @@ FILES = {
     "verl/trainer/sft_trainer.py": MAIN.format(name="sft_trainer"),
     "verl/experimental/off_policy/main.py": MAIN.format(name="off_policy_trainer"),
     "verl/trainer/no_hydra.py": "print(1)\n",
+    "verl/trainer/data.py": "def files(config):\n    return config.data.train_batch_size, config.data.train_files\n",
     "verl/trainer/config/ppo_trainer.yaml": """\
 defaults:
   - model_engine: dp

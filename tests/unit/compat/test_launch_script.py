@@ -485,6 +485,7 @@ def test_a_variable_in_single_quotes_is_told():
         ("A=()\nA=(c.d=2)", ""),
         ("model=qwen\nname=$model_grpo\n: ", "is `${model}_grpo` meant?"),
         ("model=qwen\nname=${model}_grpo", ""),
+        ("DATA=(a)\nname=$DATA_ROOT", ""),
         ("torchrun --standalone --nnodes=2 -m verl.trainer.sft_trainer data.x=1", "starts one node"),
         ("torchrun --standalone --nnodes=1 -m verl.trainer.sft_trainer data.x=1", ""),
     ],
