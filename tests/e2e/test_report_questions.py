@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import re
 import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -201,6 +202,20 @@ def test_what_is_better_and_worse_since_a_day(page: Browser) -> None:
     assert len(broken) == 2
     assert all(row.startswith("patches") for row in broken)
     assert page.driver.current_url.endswith("#since=2026-11-20")
+
+
+def test_an_entry_of_the_feed_opens_what_changed_in_its_run(page: Browser, report: Path) -> None:
+    atom = "{http://www.w3.org/2005/Atom}"
+    entries = ET.parse(report / "changes.atom").iter(f"{atom}entry")
+    (broke,) = [
+        one for one in entries if "newly broken: patches of" in (one.findtext(f"{atom}content") or "")
+    ]
+    link = broke.find(f"{atom}link")
+    assert link is not None
+    page.open(link.get("href"))
+    rows = shown(page, "#compared [data-turn='newly broken'] tbody tr")
+    assert [row.split()[0] for row in rows] == ["patches", "patches"]
+    assert "20261123T000000" in page.one("#headline").text
 
 
 def test_a_known_failure_is_not_red_in_its_history(page: Browser) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from typing import NamedTuple
+from urllib.parse import quote
 
 from markupsafe import escape
 
@@ -135,8 +136,14 @@ def _written(run_id: str, when: float, title: str, lines: tuple[str, ...]) -> st
     return (
         f"<entry>\n<title>{_text(title, 200)} (run {_text(run_id, 60) or 'unknown'})</title>\n"
         f"<id>{_identity('run', run_id)}</id>\n<updated>{iso(when) or EPOCH}</updated>\n"
-        f'<link rel="alternate" href="changes.html"/>\n<content type="text">{body}</content>\n</entry>\n'
+        f'<link rel="alternate" href="changes.html{_fragment(run_id)}"/>\n'
+        f'<content type="text">{body}</content>\n</entry>\n'
     )
+
+
+def _fragment(run_id: str) -> str:
+    """The part of a link that shows what changed in this run."""
+    return f"#now={quote(run_id.encode('utf-8', 'backslashreplace'), safe='')}" if run_id else ""
 
 
 def _identity(kind: str, name: str) -> str:

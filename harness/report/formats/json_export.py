@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
 from harness.ledger.plan_record import CellFinding
@@ -182,6 +182,12 @@ class Report:
     host: Mapping[str, str]
     notes: tuple[str, ...]
     cells: tuple[CellItem, ...] = ()
+
+
+@cache
+def schema_text() -> str:
+    """The JSON schema of report.json, as a file beside it."""
+    return json.dumps(report_schema(), indent=1) + "\n"
 
 
 def report_schema() -> dict[str, Any]:

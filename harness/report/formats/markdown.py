@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from harness.outcome import UNLISTED, unlisted_reasons
-from harness.report.model.markdown_text import escape
+from harness.report.model.markdown_text import escape, prose
 from harness.report.model.marks import EVIDENCE, STYLES, Mark
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
-from harness.report.model.visible_text import moment
+from harness.report.model.unanswered import Unanswered
+from harness.report.model.visible_text import clip, moment
 
 MAX_ROWS = 200
 MAX_ATTENTION = 20
@@ -49,13 +50,19 @@ def summary(model: ReportModel) -> str:
     if model.unanswered:
         lines += ["Without a verdict:", ""]
         for reason in model.unanswered[:MAX_REASONS]:
-            lines.append(f"- {escape(str(reason))}" + (f" {escape(reason.remedy)}" if reason.remedy else ""))
+            lines.append(f"- {unanswered_line(reason)}")
         lines.append("")
     lines += _unlisted(model)
     lines += [table(model), "", legend()]
     if model.patterns:
         lines += ["", *(f"- {escape(str(pattern))}" for pattern in model.patterns[:8])]
     return "\n".join(lines) + "\n"
+
+
+def unanswered_line(one: Unanswered, limit: int = 400) -> str:
+    """Why checks have no verdict, and how to get one. limit: characters of each of the two."""
+    why = escape(clip(str(one), limit)).rstrip(".")
+    return f"{why}. {prose(one.remedy, limit)}" if one.remedy else f"{why}."
 
 
 def _unlisted(model: ReportModel) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.report.formats.markdown import unanswered_line
 from harness.report.model.failure_owners import NOBODY, OwnedFailure
 from harness.report.model.markdown_text import escape
 from harness.report.model.marks import EVIDENCE, STYLES
@@ -67,7 +68,7 @@ def _sections(model: ReportModel) -> Iterator[tuple[str, int, Iterator[str]]]:
     yield "Needs attention", len(attention), (_attention(model, item) for item in attention)
     yield "Fixed in the last 7 days", len(fixed), map(_turned, fixed)
     yield "Failures without an owner", len(unowned), map(_unowned, unowned)
-    yield "Without a verdict", len(unanswered), (f"- {_text(str(one))}" for one in unanswered)
+    yield "Without a verdict", len(unanswered), (f"- {unanswered_line(one, MAX_TEXT)}" for one in unanswered)
     yield "Last runs on hardware", len(hardware), map(_hardware, hardware)
     yield "Different verdicts with the same inputs", len(same), map(_turned, same)
 

@@ -8,6 +8,7 @@ from harness.outcome import Evidence
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, STYLES, Mark
 from harness.report.model.streak import NOT_RUN
 from harness.report.model.unanswered import WITHOUT_VERDICT
+from harness.report.model.visible_text import counted
 
 
 def headline(
@@ -44,7 +45,7 @@ def proof(counts: Mapping[Mark, int], passed: Mapping[Evidence, int]) -> str:
     text += "." if passed[Evidence.HARDWARE] else "; none on hardware."
     return (
         text
-        + (f" {counts[Mark.KNOWN_FAIL]} known failures." if counts[Mark.KNOWN_FAIL] else "")
+        + (f" {counted(counts[Mark.KNOWN_FAIL], 'known failure')}." if counts[Mark.KNOWN_FAIL] else "")
         + (f" {idle} did not run." if idle else "")
     )
 

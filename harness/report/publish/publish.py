@@ -15,7 +15,7 @@ from harness.gc_pause import gc_paused
 from harness.report.formats.badge import write_badges
 from harness.report.formats.csv_export import results_csv
 from harness.report.formats.feed import atom
-from harness.report.formats.json_export import SCHEMA_NAME, report_parts
+from harness.report.formats.json_export import SCHEMA_NAME, report_parts, schema_text
 from harness.report.formats.markdown import summary, table
 from harness.report.formats.open_metrics import open_metrics
 from harness.report.formats.weekly_summary import weekly_summary
@@ -117,6 +117,7 @@ def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) 
         render_overviews(model, folder)
         write_badges(model, folder)
         rows = background.result().texts
+    extra = {"report.schema.json": schema_text(), **extra}
     texts = {name: [as_bytes(text) if isinstance(text, str) else text] for name, text in extra.items()}
     for name, content in {**shared_files(model, rows), **texts}.items():
         path = folder / name

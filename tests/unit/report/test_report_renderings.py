@@ -373,6 +373,12 @@ def test_the_export_is_what_its_schema_says(sample: ReportModel, tmp_path: Path)
     assert set(report_schema()["properties"]) == set(json.loads(text))
 
 
+def test_the_schema_of_the_data_lies_beside_it(tmp_path: Path) -> None:
+    render_all(build_model(sample_inputs()), tmp_path / "reports")
+    schema = json.loads((tmp_path / "reports/report.schema.json").read_text("utf-8"))
+    assert schema == report_schema()
+
+
 def test_the_report_is_valid_by_its_json_schema(sample: ReportModel) -> None:
     schema = report_schema()
     report = json.loads(report_json(sample))

@@ -1,6 +1,7 @@
 "use strict";
 // The page of changes for any two remembered runs, or commits: #since=RUN_OR_COMMIT&now=RUN_OR_COMMIT; or for the
-// last verdicts of all runs until a day and those of today: #since=YYYY-MM-DD.
+// last verdicts of all runs until a day and those of today: #since=YYYY-MM-DD; or for a run and all runs before it:
+// #now=RUN.
 // Verdicts only: which inputs differ is worked out by `npu-matrix report --since`.
 (() => {
   const data = window.NPU_MATRIX_RUNS;
@@ -72,15 +73,15 @@
     $("day").value = day;
     show(run_on(day), last, save, day);
   }
-  function show(then, now, save, day = "") {
-    const ordinary = !day && then === usual[0] && now === usual[1];
+  function show(then, now, save, day = "", of_all_runs = Boolean(day)) {
+    const ordinary = !of_all_runs && then === usual[0] && now === usual[1];
     if (!day) $("day").value = "";
     $("then").value = String(then);
     $("now").value = String(now);
     $("default-changes").hidden = !ordinary;
     $("default-pair").hidden = ordinary;
     if ($("pair")) $("pair").hidden = !ordinary;
-    const found = ordinary ? [] : [...compare(then, now, Boolean(day))].filter(([, changes]) => changes.length);
+    const found = ordinary ? [] : [...compare(then, now, of_all_runs)].filter(([, changes]) => changes.length);
     $("compared").replaceChildren(...found.map(([name, changes]) => table(name, changes)));
     const expected = (changes) => changes.filter(([, , , , after]) => after === "k").length;
     const counts = found.map(([name, changes]) => `${changes.length} ${name}${expected(changes) ? ` (${expected(changes)} expected)` : ""}`).join(", ");
@@ -91,6 +92,7 @@
     const parts = new URLSearchParams(location.hash.slice(1));
     if (/^\d{4}-\d\d-\d\d$/.test(parts.get("since") || "")) return show_day(parts.get("since"), false);
     const [then, now] = [find(parts.get("since")), find(parts.get("now"))];
+    if (then < 0 && now > 0) return show(now - 1, now, false, "", true);
     show(then < 0 ? Math.max(usual[0], 0) : then, now < 0 ? last : now, false);
   }
 
