@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     "report",
     epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public\n"
     "  npu-matrix report --since 2026-11-19\n  npu-matrix report --run main --since v1.2\n"
-    "  npu-matrix report --watch\n  npu-matrix report --branch status-page\n"
+    "  npu-matrix report --watch\n  npu-matrix report --merged --branch status-page\n"
     "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json\n"
     "  npu-matrix api survival verl vllm --range 0.9.0..0.11.0 --json > names.json && "
     "npu-matrix report --names names.json\n"
@@ -48,6 +48,12 @@ if TYPE_CHECKING:
     multiple=True,
     help="Output of `patches forecast`, `check`, `summary` or `rebase` with --json; may be repeated.",
 )
+@click.option(
+    "--merged",
+    is_flag=True,
+    help="Report the whole profile, with the stored outcomes of all runs and of all machines whose ledgers were "
+    "merged, instead of one run. Nothing is executed.",
+)
 @click.option("--watch", is_flag=True, help="Update the report until the run ends.")
 @click.option("--reports", help="Folder for the report.")
 @click.option(
@@ -63,6 +69,7 @@ def command(
     survival: Path | None,
     names: Path | None,
     patches: tuple[Path, ...],
+    merged: bool,
     watch: bool,
     reports: str | None,
     branch: str | None,
@@ -71,13 +78,21 @@ def command(
 
     The verdicts are recomputed with the checks and expectations of today.
     """
+    from harness.errors import InputError
     from harness.report.model.earlier_runs import end_of_day
     from harness.workspace.open_ledger import open_ledger
+    from harness.workspace.results.merged_run import record_merged_run
     from harness.workspace.results.run_report import write_report
     from harness.workspace.results.stored_run import exit_code_today, find_run, open_run
 
+    if merged and (run_id or watch):
+        raise InputError(
+            "--merged reports no single run", fix="leave out --run and --watch, or leave out --merged"
+        )
     settings = settings.overridden({"reports": reports})
     with open_ledger(settings) as ledger:
+        if merged:
+            run_id = record_merged_run(settings, ledger)
         stored = open_run(settings, ledger, find_run(settings, ledger, run_id) if run_id else None)
         if watch:
             stored = _follow(settings, ledger, stored)

@@ -81,7 +81,7 @@ class Runner:
         scratch.mkdir()
         steps: dict[str, Any] = {**context, "runner.temp": str(scratch)}
         for step in body["steps"]:
-            if result.failed and step.get("if") != "always()":
+            if result.failed and "always()" not in step.get("if", ""):
                 continue
             if "uses" in step:
                 self._use(step, checkout, steps)
@@ -130,7 +130,8 @@ class Runner:
                 folder = target / artifact.name if "pattern" in inputs else target
                 shutil.copytree(artifact, folder, dirs_exist_ok=True)
         elif action == "actions/cache/save":
-            _copy(checkout, inputs["path"], self.cache)
+            for path in inputs["path"].split():
+                _copy(checkout, path, self.cache)
         elif action == "actions/cache/restore" and self.cache.is_dir():
             shutil.copytree(self.cache, checkout, dirs_exist_ok=True)
         elif action not in {"actions/checkout", "actions/setup-python", "actions/cache/restore"}:

@@ -12,7 +12,10 @@ from actions_runner import ROOT, JobResult, Runner, load
 from git_command import git
 from patched_checkout import added_line, matrix_of_patches, write_patch
 
-FLOWS = {name: load(ROOT / ".github" / "workflows" / f"{name}.yml") for name in ("matrix", "patch-gate")}
+FLOWS = {
+    name: load(ROOT / ".github" / "workflows" / f"{name}.yml")
+    for name in ("matrix", "patch-gate", "status-page")
+}
 GH = """\
 #!/bin/bash
 # Replaces GitHub's comments by a file, which it lists, writes and changes. --jq is ignored.
@@ -92,6 +95,11 @@ class Project:
         needs = {"needs.plan.outputs.hosted": planned.outputs["hosted"], **ENDED}
         return self.runner.job(flow, "conclude", {**github, **needs}, revision=head)
 
+    def publish(self) -> JobResult:
+        """Run status-page.yml on main."""
+        head = git(self.root, "rev-parse", "main")
+        return self.runner.job(FLOWS["status-page"], "publish", {"github.token": "t"}, revision=head)
+
     def pull_request(self, head: str, *, dead: int = 0, npu: str = "skipped") -> tuple[JobResult, JobResult]:
         """Run patch-gate.yml at `head`. dead: how many shards do not run. npu: result of the shards on cards."""
         self.runner.new_run()
@@ -139,6 +147,32 @@ def test_a_pull_request_that_breaks_a_patch_is_blocked_with_one_comment(project:
     assert not comment.failed, comment.output
     assert "green" in project.comments.read_text()
     assert project.log.read_text().split() == ["GET", "POST", "GET", "PATCH"]
+
+
+def test_the_status_page_is_published_with_its_history_also_when_it_is_red(project: Project) -> None:
+    assert not project.push_to_main().failed
+    first = project.publish()
+    assert not first.failed, first.output
+    project.write(old=5)
+    project.commit("break it")
+    project.push_to_main()
+    second = project.publish()
+    assert not second.failed, second.output
+    names = git(project.root, "ls-tree", "--name-only", "status-page").split()
+    assert {"index.html", "report.json", "changes.atom", "weekly.md", "metrics.txt", "history"} <= set(names)
+    counts = json.loads(git(project.root, "show", "status-page:report.json"))["counts"]
+    assert counts["fail"] > 0
+    (earlier,) = [
+        name
+        for name in git(project.root, "ls-tree", "--name-only", "status-page:history").split()
+        if name != "index.html"
+    ]
+    before = json.loads(git(project.root, "show", f"status-page:history/{earlier}/report.json"))
+    assert before["counts"]["fail"] == 0
+    assert git(project.root, "rev-list", "--count", "status-page") == "2"
+    summary = max(project.runner.folder.glob("job-*-sum"), key=lambda file: file.stat().st_mtime)
+    assert "unexpected failure" in summary.read_text()
+    assert len(summary.read_bytes()) < 4096
 
 
 def test_a_shard_that_died_is_red(project: Project) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.ledger.run_record import Disposition
-from harness.ledger.store import Ledger
+from harness.ledger.store import FILE_NAME, Ledger
 from harness.outcome import Evidence, Outcome, State, Status
 from harness.plan.tasks.task import Plan
 from harness.settings import load_settings
@@ -185,3 +185,42 @@ def test_a_followed_run_is_shown_during_and_after_the_run(
     whole = json.loads((bench.root / "reports" / "report.json").read_text(encoding="utf-8"))
     assert whole["counts"]["pass"] == 2
     assert (bench.root / "reports" / "junit.xml").is_file()
+
+
+def test_a_merged_report_has_what_all_machines_stored(bench: Bench, tmp_path: Path, capsys) -> None:
+    bench.go(True)
+    other = Bench(_folder(tmp_path / "other"))
+    other.go(True, True)
+    far = other.settings.path("state") / FILE_NAME
+    # Only the second cell comes from there: here the first one has an outcome already.
+    with Ledger.open(bench.settings.path("state")) as ledger:
+        ledger.merge(far)
+    assert bench.ask("report") == 0
+    assert _counts(bench)["pass"] == 1, "the run of this machine knows one cell only"
+    assert bench.ask("report", "--merged") == 0
+    counts = _counts(bench)
+    assert counts["pass"] == 2
+    data = json.loads((bench.root / "reports" / "report.json").read_text(encoding="utf-8"))
+    assert not data["missing"]
+    rest = [one for cell in data["cells"] for one in cell["results"] if one["status"] == "not-run"]
+    assert rest
+    assert all(one["reasons"] and one["remedies"] for one in rest)
+    # The next report of a run is again that of the run.
+    assert bench.ask("report") == 0
+    assert _counts(bench)["pass"] == 1
+
+
+def test_a_merged_report_is_of_no_single_run(bench: Bench, capsys) -> None:
+    run = bench.go(True)
+    assert bench.ask("report", "--merged", "--run", run) == 2
+    assert "--merged reports no single run" in capsys.readouterr().err
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def _counts(bench: Bench) -> dict[str, int]:
+    counts: dict[str, int] = json.loads((bench.root / "reports" / "report.json").read_text())["counts"]
+    return counts
