@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 @click.option(
     "--merged",
     is_flag=True,
-    help="Report the whole profile, with the stored outcomes of all runs and of all machines whose ledgers were "
-    "merged, instead of one run. Nothing is executed.",
+    help="Report the whole profile, with the stored outcomes of all runs and of all machines whose ledgers "
+    "were merged, instead of one run. Nothing is executed.",
 )
 @click.option("--watch", is_flag=True, help="Update the report until the run ends.")
 @click.option("--reports", help="Folder for the report.")

@@ -31,8 +31,8 @@ REMEDIES = {
 }
 #: How to get the verdict of an entry whose task has no outcome.
 WITHOUT_OUTCOME = {
-    Status.NOT_RUN: "Run the check. If another host has its device, run it there, then add its outcomes here: "
-    "`npu-matrix ledger merge FOLDER`.",
+    Status.NOT_RUN: "Run the check. If another host has its device, run it there, then add its outcomes "
+    "here: `npu-matrix ledger merge FOLDER`.",
     Status.STALE: "Run the check again.",
     Status.BLOCKED: "Make the check pass that is named here; this one then runs by itself.",
 }
