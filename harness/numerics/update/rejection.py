@@ -103,6 +103,13 @@ def _both(threshold: float) -> Rejection:
     return replace(first, name=name, too=second, settings={**first.settings, "rollout_rs": name})
 
 
+def _reciprocal(option: Rejection, upper: float) -> Rejection:
+    """The same option with one bound for ratios. The other one is its reciprocal."""
+    settings: Mapping[str, str | float] = {"rollout_rs": option.name, "rollout_rs_threshold": upper}
+    name, bound = f"{option.name}, one bound", math.log(upper)
+    return replace(option, name=name, settings=settings, lower=-bound, upper=bound)
+
+
 VETO = 0.4
 
 REJECTIONS = (
@@ -130,5 +137,7 @@ REJECTIONS = (
     _estimator("max", "k2", 0.5),
     _estimator("max", "k3", 0.5),
     _both(0.14),
+    _reciprocal(_level("token", "token", 0.6, 1.5), 1.4),
+    _reciprocal(_estimator("token", "k1", 1.5, 0.6), 1.4),
 )
 """Bounds between the values of the case that uses them, so that each option keeps and rejects tokens."""

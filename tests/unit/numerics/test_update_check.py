@@ -227,7 +227,7 @@ def test_a_wrong_rejection_is_named_with_its_function():
     """Each option keeps tokens and rejects some, so that neither an empty nor a full mask is right."""
     dapo = RECORDS["0.9.1", "dapo"]
     options = [one.name for one in REJECTIONS if one.capability == REJECTION_ESTIMATORS]
-    assert len(options) == 12
+    assert len(options) == 13
     for name in (f"kept {option}" for option in options):
         for wrong in (lambda values: values * 0, lambda values: np.ones_like(values)):
             first = judged(changed(dapo, name, wrong)).wrong[0]
