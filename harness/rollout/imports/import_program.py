@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import builtins
-import gc
 import importlib
 import importlib.util
 import json
@@ -33,6 +32,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.evidence import DeviceFacts, Runtime, runtime_kind
+from harness.gc_pause import gc_paused
 from harness.rollout.imports.import_measurements import BrokenImport, ImportedPackage, ImportReport
 from harness.serialisation import to_json
 
@@ -303,11 +303,13 @@ def _patch(*, is_global_patch: bool) -> None:
     importlib.import_module("vllm_ascend.utils").adapt_patch(is_global_patch=is_global_patch)
 
 
+@gc_paused()
 def examine(packages: list[str]) -> ImportReport:
-    """Import the modules of the `packages` that are installed, and report on them."""
+    """Import the modules of the `packages` that are installed, and report on them.
+
+    A garbage collection writes to objects, and forks then copy their memory: it is paused.
+    """
     started = time.monotonic()
-    # A garbage collection writes to objects, and forks then copy their memory.
-    gc.disable()
     found: list[BrokenImport] = []
     facts: dict[str, ImportedPackage] = {}
     for package in packages:
