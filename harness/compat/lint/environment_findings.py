@@ -6,6 +6,7 @@ others: a name that stands in it is no misspelling.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 from harness.compat.lint.hydra_compose import VerlConfiguration
@@ -17,6 +18,7 @@ from harness.compat.lint.shell.values import ScriptValue
 
 ENV_NAME_RULE, ENV_VALUE_RULE, ENV_LOST_RULE = "ENV-NAME", "ENV-VALUE", "ENV-LOST"
 UNSET_RULE = "UNSET-VARIABLE"
+_INTEGER, _NUMBER = re.compile(r"-?[0-9]+"), re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
 def environment_findings(job: JobSettings, configuration: VerlConfiguration | None) -> Iterator[LintFinding]:
@@ -103,7 +105,8 @@ def _problem(value: ScriptValue, entry: EnvironmentEntry) -> str:
     """Why a variable cannot have this value; "" if it can."""
     text = value.text.strip()
     checks: Mapping[str, Callable[[str, EnvironmentEntry], str]] = {
-        "integer": _integer_problem,
+        "integer": _number_problem,
+        "number": _number_problem,
         "choice": _choice_problem,
         "cards": _cards_problem,
         "options": _options_problem,
@@ -111,21 +114,24 @@ def _problem(value: ScriptValue, entry: EnvironmentEntry) -> str:
     return checks[entry.form](text, entry) if text and entry.form in checks else ""
 
 
-def _integer_problem(text: str, entry: EnvironmentEntry) -> str:
-    limits = f"a whole number from {entry.low} to {entry.high}"
-    is_number = text.isascii() and text.removeprefix("-").isdigit()
-    return "" if is_number and entry.low <= int(text) <= entry.high else f"it is {limits}"
+def _number_problem(text: str, entry: EnvironmentEntry) -> str:
+    kind, pattern = ("whole number", _INTEGER) if entry.form == "integer" else ("number", _NUMBER)
+    fits = pattern.fullmatch(text) and entry.low <= float(text) <= entry.high
+    return "" if fits else f"it is a {kind} from {entry.low} to {entry.high}"
 
 
 def _choice_problem(text: str, entry: EnvironmentEntry) -> str:
-    taken = {choice.lower() for choice in entry.choices}
-    return "" if text.lower() in taken else f"it is one of {', '.join(entry.choices)}"
+    taken = {choice.lower() if entry.any_case else choice for choice in entry.choices}
+    given = text.lower() if entry.any_case else text
+    return "" if given in taken else f"it is one of {', '.join(entry.choices)}"
 
 
 def _cards_problem(text: str, _entry: EnvironmentEntry) -> str:
-    cards = [card.strip() for card in text.split(",")]
-    if not all(card.isascii() and card.isdigit() for card in cards):
+    cards = text.split(",")
+    if not all(card.strip().isascii() and card.strip().isdigit() for card in cards):
         return "it is a list such as 0,1,2,3"
+    if any(card != card.strip() for card in cards):
+        return "CANN reads the cards before the first space only"
     twice = next((card for card in cards if cards.count(card) > 1), "")
     return f"card {twice} is in it twice" if twice else ""
 

@@ -26,6 +26,10 @@ def found(text: str) -> list[str]:
         ("export HCCL_CONNECT_TIMEOUT=30m", "ENV-VALUE 1"),
         ("export HCCL_CONNECT_TIMEOUT=60", "ENV-VALUE 1"),
         ("export HCCL_OP_EXPANSION_MODE=AVI", "ENV-VALUE 1"),
+        # HCCL compares the letters as they are, and CANN stops reading at a space.
+        ("export HCCL_OP_EXPANSION_MODE=aiv", "ENV-VALUE 1"),
+        ('export ASCEND_RT_VISIBLE_DEVICES="0, 1, 2, 3"', "ENV-VALUE 1"),
+        ("export HCCL_EXEC_TIMEOUT=-1", "ENV-VALUE 1"),
         ("export PYTORCH_NPU_ALLOC_CONF=expandable_segment:True", "ENV-VALUE 1"),
         ("HCCL_BUFFSIZE=200", "ENV-LOST 1"),
     ],
@@ -40,8 +44,15 @@ def test_a_variable_that_does_not_do_what_it_should(line: str, rule: str) -> Non
         "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6,7",
         "export ASCEND_RT_VISIBLE_DEVICES=$CARDS",
         "export HCCL_CONNECT_TIMEOUT=1500",
-        "export HCCL_OP_EXPANSION_MODE=aiv",
+        "export HCCL_OP_EXPANSION_MODE=AICPU_TS",
+        "export VLLM_LOGGING_LEVEL=debug",
+        "export HCCL_EXEC_TIMEOUT=0.5",
         "export PYTORCH_NPU_ALLOC_CONF=max_split_size_mb:250,expandable_segments:False",
+        "export PYTORCH_NPU_ALLOC_CONF=large_segment_size_mb:50,per_process_memory_fraction:0.5",
+        # Variables of PyTorch for GPUs, and of NCCL: no misspellings of those for NPUs.
+        "export TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+        "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=1800",
+        "export NCCL_BUFFSIZE=8388608",
         # Names of the user, which are like nothing that is known.
         "export EXPERIMENT_NAME=grpo",
         "HCCL_BUFFSIZE=200\nexport HCCL_BUFFSIZE",
