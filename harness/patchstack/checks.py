@@ -109,6 +109,8 @@ def _inputs_of_upstreams(facets: Mapping[str, Any]) -> dict[str, Any]:
 
 def judge_upstream(measurements: PatchesMeasured, upstream: str) -> Judgement:
     """Judge the patches of one upstream, also if the tree of another one was not found."""
+    if not any(_upstream_of(patch) == upstream for patch in measurements.selected):
+        return Judgement(status=Status.UNSUPPORTED, reasons=(f"No patch is for {upstream}.",))
     verdicts = [verdict for verdict in measurements.verdicts if _upstream_of(verdict.patch) == upstream]
     untried = {patch for patch in measurements.selected if _upstream_of(patch) == upstream} - {
         verdict.patch for verdict in verdicts

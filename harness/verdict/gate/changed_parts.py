@@ -16,7 +16,7 @@ from harness.serialisation import to_json
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedParts:
-    """The judgements on the parts that a change modifies.
+    """The judgements on the parts that a change modifies, adds or removes.
 
     before: those of the base, for parts that ran there. unrun: the parts without a verdict, which are the
     same on the base.
@@ -28,8 +28,10 @@ class ChangedParts:
 
     @property
     def verified(self) -> str:
-        """A sentence if every part that the change modifies passes, else ""."""
-        if not self.after or any(one.status is not Status.PASS for one in self.after.values()):
+        """A sentence if every part that the change modifies passes and others were not run, else ""."""
+        if not self.unrun or not self.after:
+            return ""
+        if any(one.status is not Status.PASS for one in self.after.values()):
             return ""
         return (
             f"verified in part: {', '.join(self.after)} passes, and the change modifies nothing else of it; "
@@ -65,9 +67,9 @@ def changed_parts(
     )
     if old.pop("", None) != new.pop("", None):
         return None
-    changed = [part for part in new if new[part] != old.get(part)]
+    changed = [part for part in {**old, **new} if new.get(part) != old.get(part)]
     measured = check.read(here)
-    verdicts = {part: parts.judge(measured, part) for part in new}
+    verdicts = {part: parts.judge(measured, part) for part in {**old, **new}}
     on_base = check.read(base) if base is not None else None
     return ChangedParts(
         after={part: verdicts[part] for part in changed},

@@ -56,6 +56,17 @@ def outcome(verl: PatchVerdict = PatchVerdict.CLEAN) -> Outcome:
     return make_outcome(check="patches", measurements=PATCHES_FORMAT.write(measured))
 
 
+def outcome_of(*, selected: tuple[str, ...], tried: tuple[str, ...] = ()) -> Outcome:
+    """All patches that were tried apply."""
+    measured = PatchesMeasured(
+        selected=selected,
+        tree="verl 1, transformers 1" if tried == selected else TREE_UNAVAILABLE,
+        applies=tried == selected,
+        verdicts=tuple(MeasuredPatch(patch=patch, verdict=PatchVerdict.CLEAN) for patch in tried),
+    )
+    return make_outcome(check="patches", measurements=PATCHES_FORMAT.write(measured))
+
+
 def compared(
     before: TaskRecord, after: TaskRecord, here: Outcome, base: Outcome | None
 ) -> ChangedParts | None:
@@ -105,6 +116,32 @@ def test_what_the_change_modifies_and_nothing_verified_still_blocks(before: Any,
     parts = compared(task(before), task(after), outcome(), outcome())
     assert parts is None or not parts.verified
     assert judged(parts, Status.NOT_RUN).blocks is Blocks.INCOMPLETE
+
+
+def test_an_upstream_without_patches_is_not_verified() -> None:
+    """Its last patch is gone, so nothing of it was tried."""
+    after = {**facets(), "patches[verl]": []}
+    here = outcome_of(selected=("transformers/y",))
+    parts = compared(task(facets()), task(after), here, outcome())
+    assert parts is not None
+    assert not parts.verified
+    assert judged(parts, Status.NOT_RUN).blocks is Blocks.INCOMPLETE
+
+
+def test_removed_patches_of_another_upstream_are_a_modification() -> None:
+    before = facets()
+    before["patches[others]"] = [*before["patches[others]"], {"id": "vllm/z", "digest": "d"}]
+    parts = compared(task(before), task(facets(verl="changed")), outcome(), outcome())
+    assert parts is not None
+    assert not parts.verified
+
+
+def test_a_check_with_a_verdict_is_not_verified_in_part() -> None:
+    """Nothing of it is missing here; it was on the base."""
+    here = outcome_of(selected=("verl/x", "transformers/y"), tried=("verl/x", "transformers/y"))
+    parts = compared(task(facets()), task(facets(verl="changed")), here, outcome())
+    assert parts is not None
+    assert not parts.verified
 
 
 def test_other_code_is_another_check() -> None:
