@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +56,7 @@ NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
 _VERL_PROGRAM = re.compile(r"\Z|(?:.*/)?(?:verl|recipe)[./]")
 #: The endings of data that verl reads. `null` is no file.
 DATA_ENDINGS = (".parquet", ".json", ".jsonl", "null", "None")
+TEXT_ENDINGS = (".csv", ".tsv", ".txt")
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -89,8 +90,12 @@ class JobFacts:
             return UNKNOWN if fact is None else fact
         if name == "visible_cards":
             return _visible_cards(self._job.env.get("ASCEND_RT_VISIBLE_DEVICES"))
-        if name == "other_data":
-            return _other_data([self._job.overrides.get(f"data.{kind}_files") for kind in ("train", "val")])
+        if name in ("other_data", "text_data"):
+            settings = [self._job.overrides.get(f"data.{kind}_files") for kind in ("train", "val")]
+            others = (file for file in _data_files(settings) if not file.endswith(DATA_ENDINGS))
+            return next(
+                (file for file in others if name == "other_data" or file.endswith(TEXT_ENDINGS)), UNSET
+            )
         if name in SCRIPT_FACTS:
             return self._job.facts.get(name, UNSET)
         if name in ("cards", "nodes"):
@@ -189,13 +194,12 @@ def _visible_cards(setting: ScriptValue | None) -> Any:
     return UNKNOWN if setting.unknown or not all(card.strip().isdigit() for card in cards) else len(cards)
 
 
-def _other_data(settings: Sequence[ScriptValue | None]) -> Any:
-    """The first file of data whose ending is none that verl reads; UNSET if there is none that is known."""
+def _data_files(settings: Sequence[ScriptValue | None]) -> Iterator[str]:
+    """The files of data whose ending is known."""
     lists = [setting.text.strip("[]\"' ").split(",") for setting in settings if setting is not None]
     names = (name.strip("[]\"' ") for files in lists for name in files)
     # A word alone stands for a path; if the last part of a path is from outside, its ending is not known.
-    known = (name for name in names if re.search(r"[./]", name) and "$" not in name.rpartition("/")[2])
-    return next((name for name in known if not name.endswith(DATA_ENDINGS)), UNSET)
+    return (name for name in names if re.search(r"[./]", name) and "$" not in name.rpartition("/")[2])
 
 
 def _told_once(findings: Sequence[LintFinding], rules: Ruleset) -> list[LintFinding]:

@@ -36,7 +36,9 @@ VERSION_NAMES = {
 }
 #: What a script shows besides settings: the cards of `ray start`, and the nodes that it requests from Slurm.
 SCRIPT_FACTS = ("ray_cards", "slurm_nodes")
-JOB_NAMES = ("cards", "config", "device", "entry", "nodes", "other_data", "visible_cards", *SCRIPT_FACTS)
+#: Files of data: with an ending that later releases of verl do not read, and those of them that are texts.
+DATA_NAMES = ("other_data", "text_data")
+JOB_NAMES = ("cards", "config", "device", "entry", "nodes", "visible_cards", *DATA_NAMES, *SCRIPT_FACTS)
 PREFIXES = ("env.", "fact.", "model.")
 
 

@@ -482,3 +482,21 @@ def test_a_megatron_recipe_has_the_configuration_of_verls_trainer_wherever_its_p
     assert job.options == {"--config-name": "ppo_megatron_trainer", "--config-path": folder}
     assert JobSettings.from_facet({**recipe, "overrides": {}}).options == {}
     assert JobSettings.from_facet({**recipe, "config": "own"}).options == {"--config-name": "own"}
+
+
+@pytest.mark.parametrize(
+    ("verl", "file", "reported"),
+    [
+        # Before 0.7.0 verl reads a file as parquet, whatever its ending is.
+        ("0.6.1", "/data/train-*", False),
+        ("0.6.1", "/data/train.pq", False),
+        ("0.6.1", "/data/train.csv", True),
+        ("0.7.0", "/data/train-*", True),
+        ("0.9.0", "/data/train.pq", True),
+        ("0.9.0", "/data/train.jsonl", False),
+    ],
+)
+def test_later_releases_of_verl_read_data_by_the_ending_of_its_file(
+    verl: str, file: str, reported: bool
+) -> None:
+    assert ("DATA-FORMAT" in findings(change(o={"data.train_files": file}, v={"verl": verl}))) is reported
