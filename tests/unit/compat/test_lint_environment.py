@@ -56,6 +56,8 @@ def test_a_variable_that_does_not_do_what_it_should(line: str, rule: str) -> Non
         # Names of the user, which are like nothing that is known.
         "export EXPERIMENT_NAME=grpo",
         "HCCL_BUFFSIZE=200\nexport HCCL_BUFFSIZE",
+        "set -a\nHCCL_BUFFSIZE=200\nset +a",
+        "set -o allexport\nHCCL_BUFFSIZE=200",
         # The script uses it itself.
         "HCCL_BUFFSIZE=200\necho $HCCL_BUFFSIZE",
         "HCCL_BUFFSIZE=200 \\",
@@ -76,6 +78,15 @@ def test_a_variable_that_is_right(line: str) -> None:
         ("[[ -n $CARDS ]] || exit 1", []),
         ("read CARDS < file", []),
         ("for CARDS in 8 16; do :; done", []),
+        ("let CARDS=8", []),
+        ("((CARDS = 8))", []),
+        ("for ((CARDS=1; CARDS<8; CARDS++)); do :; done", []),
+        ("(( CARDS == 8 ))", ["$CARDS"]),
+        ("[[ -v CARDS ]] || exit 1", []),
+        ("[ -v CARDS ] || exit 1", []),
+        ('for setting in "$@"; do export "$setting"; done', []),
+        ('for setting in "$@"; do eval "$setting"; done', []),
+        ("RUN=true; eval $RUN", ["$CARDS"]),
         # The file can set it.
         ("source ./settings.sh", []),
     ],

@@ -68,6 +68,12 @@ _ACTIVATION = re.compile(
 _SETTING_COMMANDS = ("read", "mapfile", "readarray", "getopts", "printf")
 #: A word after `export` without anything that bash expands, which is neither a name nor an option.
 _REFUSED_NAME = re.compile(r"[\d=,.:/][\w,.:/=-]*")
+#: A variable that arithmetic sets: `n = 8`, `n += 1`, `n++`.
+_SET_BY_ARITHMETIC = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
+_ARITHMETIC = ("ArithmCmd", "ArithmExp", "CStyleLoop", "LetClause")
+_REFERENCE = re.compile(r"\$\{?(\w+)")
+#: `set -a` and `set -o allexport` export all variables that the script sets after it.
+_EXPORTS_ALL = re.compile(r"-[A-Za-z]*a[A-Za-z]*|allexport")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -145,8 +151,9 @@ class Evaluator:
             text = f"the rest of the script is not read: {why}"
             self.stopped = ScriptNote(line=self._where.line, text=text, unread=True)
             self.notes.append(self.stopped)
+        uses = {} if _sets_any_name(tree, self.set_variables) else _plain_uses(tree)
         self.unset_variables = {
-            name: where for name, where in _plain_uses(tree).items() if name not in self.assigned_names
+            name: where for name, where in uses.items() if name not in self.assigned_names
         }
 
     def _nested(self, text: Expansion, world: World, where: Location) -> Outcomes:
@@ -648,6 +655,8 @@ def _names(tree: SyntaxNode) -> tuple[frozenset[str], frozenset[str], dict[str, 
         if node.kind == "CallExpr":
             words = [word.raw for word in node.children("Args")]
             assigned |= set(words[1:]) if words and words[0] in _SETTING_COMMANDS else set()
+        if node.kind in _ARITHMETIC:
+            assigned |= set(_SET_BY_ARITHMETIC.findall(node.raw))
     return frozenset(assigned), frozenset(used), arrays
 
 
@@ -655,7 +664,10 @@ def _settings(tree: SyntaxNode) -> tuple[dict[str, ScriptValue], frozenset[str]]
     """The variables that are set by commands of their own, and the names of those that are exported."""
     values: dict[str, ScriptValue] = {}
     exported = set[str]()
+    exports_all = False
     for node in tree.descendants():
+        words = [word.raw for word in node.children("Args")] if node.kind == "CallExpr" else []
+        exports_all |= words[:1] == ["set"] and any(_EXPORTS_ALL.fullmatch(word) for word in words)
         variant = node.child("Variant")
         kind = variant.text() if node.kind == "DeclClause" and variant is not None else ""
         assigns = node.children("Args") if kind else ()
@@ -667,7 +679,25 @@ def _settings(tree: SyntaxNode) -> tuple[dict[str, ScriptValue], frozenset[str]]
                 values.setdefault(name.text(), ScriptValue(text=value.raw, where=assign.location))
             if name is not None and kind:
                 exported.add(name.text())
-    return values, frozenset(exported)
+    return values, frozenset(exported | values.keys() if exports_all else exported)
+
+
+def _sets_any_name(tree: SyntaxNode, known: Mapping[str, ScriptValue]) -> bool:
+    """Whether a text from outside, as in `export "$1"`, names a variable that the script sets.
+
+    known: the variables whose texts stand in the script.
+    """
+    for node in tree.descendants():
+        words = node.children("Args")
+        if node.kind == "CallExpr" and words and words[0].raw == "eval":
+            texts = [word.raw for word in words]
+        elif node.kind == "DeclClause":
+            texts = [value.raw for one in words if not one.child("Name") and (value := one.child("Value"))]
+        else:
+            continue
+        if any(name not in known for text in texts for name in _REFERENCE.findall(text)):
+            return True
+    return False
 
 
 def _plain_uses(tree: SyntaxNode) -> dict[str, Location]:
@@ -684,6 +714,7 @@ def _plain_uses(tree: SyntaxNode) -> dict[str, Location]:
             found.setdefault(param.text(), node.location)
     for node in tree.descendants():
         if node.kind == "UnaryTest" or (node.kind == "CallExpr" and node.raw.startswith(("[ ", "test "))):
+            asked |= set(re.findall(r"-v (\w+)", node.raw))
             inside = (one.child("Param") for one in node.descendants() if one.kind == "ParamExp")
             asked |= {param.text() for param in inside if param is not None}
     return {name: where for name, where in found.items() if name not in asked}
