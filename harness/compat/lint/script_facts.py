@@ -19,7 +19,8 @@ def script_facts(text: str, commands: Sequence[Command]) -> dict[str, int]:
     if nodes:
         # The last of several options counts.
         facts["slurm_nodes"] = int(nodes[-1])
-    cards = {number for command in commands if (number := _ray_cards(command)) is not None}
+    # A head node without cards only drives the job.
+    cards = {number for command in commands if (number := _ray_cards(command))}
     if len(cards) == 1:
         facts["ray_cards"] = cards.pop()
     return facts
