@@ -25,6 +25,8 @@ _ENGINE = re.compile(r"actor_rollout_ref\.rollout\.engine_kwargs\.(?P<engine>\w+
 #: The share of a section's settings whose names stand in verl's code, unless it is passed on as a whole.
 MOST_READ = 0.8
 _DATASETS = "verl/utils/dataset/"
+#: What verl reads of a critic before it knows whether a job has one (`add_critic_worker` of 0.6.1).
+_READ_OF_CRITIC = ("critic.enable", "critic.strategy")
 
 
 def unread_findings(
@@ -41,7 +43,7 @@ def unread_findings(
         elif _is_other_engine(key, composition):
             why = "the rollout of this job is another engine, and reads its own options only"
             fix = f"remove {key}, or set the option of the engine {_engine(composition)}"
-        elif key.startswith("critic.") and key != "critic.enable" and _lacks_critic(composition):
+        elif key.startswith("critic.") and key not in _READ_OF_CRITIC and _lacks_critic(composition):
             why = "this job has no critic, because its advantages are not those of gae"
             fix = f"remove {key}"
         else:
@@ -108,4 +110,4 @@ def _is_other_engine(key: str, composition: Composition) -> bool:
 
 def _lacks_critic(composition: Composition) -> bool:
     estimator, enabled = composition.value("algorithm.adv_estimator"), composition.value("critic.enable")
-    return composition.has("critic.enable") and enabled is not True and estimator in ("grpo", "rloo", "gspo")
+    return composition.has("critic.enable") and enabled is not True and estimator in ("grpo", "rloo")

@@ -46,6 +46,7 @@ defaults:
 actor_rollout_ref:
   rollout: {n: 1, calculate_log_probs: false, name: vllm, engine_kwargs: {vllm: {}}}
 algorithm: {_target_: verl.trainer.config.AlgoConfig, adv_estimator: gae}
+critic: {enable: null, strategy: fsdp, cliprange_value: 0.5}
 data: {train_batch_size: 8, train_files: ~/train.parquet}
 trainer: {nnodes: 1, n_gpus_per_node: 8, logger: [console], use_old_workers: null, save_freq: -1}
 """,
@@ -219,6 +220,10 @@ def test_a_program_is_looked_for_as_python_looks_for_it(
         ("+data.n=4", "write actor_rollout_ref.rollout.n"),
         ("+actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend=ascend", "engine vllm"),
         ("algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4", ""),
+        ("algorithm.adv_estimator=grpo critic.cliprange_value=0.3", "remove critic.cliprange_value"),
+        ("algorithm.adv_estimator=gae critic.cliprange_value=0.3", ""),
+        # verl 0.6.1 chooses the classes of its workers with it, also without a critic.
+        ("algorithm.adv_estimator=grpo critic.strategy=megatron", ""),
         ("+actor_rollout_ref.rollout.engine_kwargs.vllm.anything=1", ""),
         ("+actor_rollout_ref.model.override_config.anything=1", ""),
         # verl's code has this name.
