@@ -47,14 +47,32 @@ def read_record(text: str) -> LogRecord | None:
     level = next(filter(None, levels), "")
     if not level and "stream" not in fields:
         return None
-    parts = (*_texts(fields, _MESSAGE_KEYS)[:1], *_texts(fields, _DETAIL_KEYS))
-    lines = [line for part in parts for line in part.splitlines()]
+    parts = _parts(fields)
+    if not parts:
+        # Its text has another name, and may say why the job failed.
+        return LogRecord(text=_other_texts(fields), level=level) if level else None
+    lines = [line for part in parts for line in part.strip("\r\n").splitlines()]
     return LogRecord(text=lines[0] if lines else "", rest=tuple(lines[1:]), level=level)
 
 
+def _parts(fields: Mapping[str, object]) -> list[str]:
+    """The message of an object, and its exception, which may be an object too."""
+    return [*_texts(fields, _MESSAGE_KEYS)[:1], *_texts(fields, _DETAIL_KEYS)]
+
+
+def _other_texts(fields: Mapping[str, object]) -> str:
+    shown = {key: value for key, value in fields.items() if key not in _LEVEL_KEYS and isinstance(value, str)}
+    return "; ".join(f"{key}: {value}" for key, value in shown.items()).replace("\n", " ")
+
+
 def _texts(fields: Mapping[str, object], keys: Iterable[str]) -> list[str]:
-    values = map(fields.get, keys)
-    return [value for value in values if isinstance(value, str)]
+    found = []
+    for value in map(fields.get, keys):
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, dict):
+            found.append("\n".join(_parts(value)))
+    return [text for text in found if text]
 
 
 def logfmt_level(text: str) -> str:

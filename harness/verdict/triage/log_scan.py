@@ -302,10 +302,12 @@ class _Scanner:
             return exhausted
         if signatures and follows_warning(data, first):
             line = replace(line, level="WARNING")
-        known = matching(signatures, line.body)
+        lines = (line, *(replace(line, body=text) for text in line.rest))
+        told = next((one for one in lines if matching(signatures, one.body)), line)
+        known = matching(signatures, told.body)
         if not known and others & set(CODE_NEEDLES):
             known = tuple(explain_codes(line.body))[:1]
-        matched = self._match(line, known)
+        matched = self._match(told, known)
         crashed = self._crash(line, others & set(CRASHES))
         was_open = self._tracebacks.is_open(line.process)
         failure = self._tracebacks.feed(self._line, line)

@@ -94,6 +94,28 @@ def test_the_end_of_a_failed_job_is_a_failure(end, before):
     assert found.root is not None
 
 
+FAILURE = "RuntimeError: NPU out of memory."
+RECORDS = [
+    {"level": "error", "reason": FAILURE},
+    {"level": "error", "msg": "step failed", "error": FAILURE},
+    {"level": "error", "msg": "step failed", "error": {"message": FAILURE, "code": 1}},
+    {"level": "error", "msg": {"text": "step failed", "message": FAILURE}},
+    {"log": f"\n{FAILURE}\n", "stream": "stderr"},
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=str)
+def test_a_cause_is_found_wherever_it_stands_in_a_record(record):
+    root = triage_text(f"{json.dumps(record)}\n".encode()).root
+    assert root is not None
+    assert root.id == "npu-oom"
+
+
+def test_a_record_of_level_error_is_a_failure_whatever_its_text_is_called():
+    assert triage_text(b'{"level": "fatal", "detail": "worker 3 is lost"}\n').root is not None
+    assert read_record('{"stream": "x", "data": "ValueError: x"}') is None
+
+
 CITED = (
     f"[prompt] system\nExplain:\n{TRACEBACK}\n[response] 错误: it is a `ValueError: bad shape`\n[score] 1.0\n"
 )
