@@ -20,6 +20,14 @@ def validate_config(config):
 def init_model(path):
     if not path:
         raise RuntimeError(f"the weights of the reference policy are not in {path}")
+
+def load_checkpoint(path):
+    if not exists(path):
+        raise ValueError(f"the checkpoint of the reference policy is not in {path}")
+
+class RayPPOTrainer:
+    def _validate(self):
+        assert len(self.scores) == self.samples, f"there are {len(self.scores)} scores of samples"
 """
 NEW = OLD.replace(b"config.n % config.cards != 0", b"config.n % minimal_bsz != 0")
 REFUSED = "ValueError: real_train_batch_size (30) must be divisible by 16"
@@ -63,6 +71,34 @@ def test_what_another_function_raises_is_a_symptom(pack: PackAtHand) -> None:
     assert found.root is not None
     assert found.root.signature is not None
     assert "in `init_model` when `not path`" in found.root.signature.cause
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: the checkpoint of the reference policy is not in /data",
+        "AssertionError: there are 3 scores of samples",
+    ],
+)
+def test_to_load_a_checkpoint_and_to_evaluate_is_no_check_of_settings(pack: PackAtHand, text: str) -> None:
+    found = asked(pack, text)
+    assert not found.known
+    assert found.root is not None
+    assert found.root.signature is not None
+    assert found.root.signature.role == "symptom"
+
+
+def traceback(*places: str) -> str:
+    frames = "".join(
+        f'  File "{file}", line 1, in {name}\n' for file, _, name in (p.partition(":") for p in places)
+    )
+    return f"Traceback (most recent call last):\n{frames}"
+
+
+def test_only_the_innermost_function_can_have_raised_it(pack: PackAtHand) -> None:
+    main, check = "/x/site-packages/verl/main.py:run", f"/x/site-packages/{FILE}:validate_config"
+    assert asked(pack, f"{traceback(main, check)}{REFUSED}").known
+    assert not asked(pack, f"{traceback(main, check, '/home/me/reward.py:score')}{REFUSED}").known
 
 
 @pytest.mark.parametrize(

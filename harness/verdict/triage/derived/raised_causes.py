@@ -25,8 +25,10 @@ FEWEST_ALONE = 20
 _TEXT = re.compile(r"(?:[\w.]+\.)?(?P<error>[A-Za-z_]\w*): (?P<message>.+)", re.DOTALL)
 #: Functions whose purpose is to refuse settings or arguments.
 _CHECKS = re.compile(
-    r"(?:^|[._])(?:__post_init__|_*(?:validate|check|verify|ensure|assert)\w*)$", re.IGNORECASE
+    r"(?:^|[._])(?:__post_init__|_*(?:validate|check(?!point)|verify|ensure|assert)\w*)$", re.IGNORECASE
 )
+#: Evaluates on the validation data.
+_EVALUATION = re.compile(r"Trainer\._validate$")
 _SETTINGS = re.compile(r"\b(?:config|args|kwargs)\b")
 _REFUSALS = frozenset({"ValueError", "TypeError", "AssertionError", "NotImplementedError", "KeyError"})
 
@@ -75,14 +77,14 @@ class RaisedCauses:
 
     def _raised(self, error: str, message: str, frames: Sequence[Frame]) -> Iterator[_Raised]:
         for package in sorted(WITH_MESSAGES):
-            stack = [frame for frame in frames if package_of_file(frame.file) == package]
-            if frames and not stack:
+            # Only the function of the innermost frame can have raised it.
+            if frames and package_of_file(frames[-1].file) != package:
                 continue
             for one, releases in self.pack.raised(package).items():
                 if one.error == error and _is_message(one.template, message):
                     shown = self._shown(package, releases)
                     if shown:
-                        here = any(_is_in(one, frame) for frame in stack)
+                        here = bool(frames) and _is_in(one, frames[-1])
                         yield _Raised(package=package, message=one, releases=shown, in_stack=here)
 
     def _shown(self, package: str, releases: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,7 +122,8 @@ class RaisedCauses:
 def _refuses(one: _Raised) -> bool:
     """Whether the exception is about a setting or an argument."""
     message = one.message
-    about = _CHECKS.search(message.function) or _SETTINGS.search(message.condition)
+    checks = _CHECKS.search(message.function) and not _EVALUATION.search(message.function)
+    about = checks or _SETTINGS.search(message.condition)
     return message.error in _REFUSALS and bool(message.condition and about)
 
 
