@@ -35,7 +35,7 @@ def derive(
     use = finder.use(text, tuple(frames))
     if use is None and known is None:
         return None if survived else _raised(finder, text, frames)
-    if use is None or (known and known.role == "cause" and known.area not in ABOUT_PACKAGES):
+    if use is None or (known and not _may_be_replaced(known, use)):
         return None
     cause = finder.cause(use, only_known=survived)
     if cause is None or (known and not _is_better(cause, known, use)):
@@ -50,6 +50,11 @@ def _raised(finder: CauseFinder, text: str, frames: Sequence[Frame]) -> tuple[Si
         return None
     function, cause = found
     return _signature_of(SETTINGS, ("raised", *cause.packages, function), cause, text), cause
+
+
+def _may_be_replaced(known: Signature, use: FailedUse) -> bool:
+    """Whether what is derived may tell more: of a missing key, the traceback names who reads it."""
+    return known.role != "cause" or known.area in ABOUT_PACKAGES or is_missing_key(use)
 
 
 def _is_better(cause: DerivedCause, known: Signature, use: FailedUse) -> bool:
