@@ -1,7 +1,8 @@
 """A container engine that sees a stand-in host, and stand-ins for the images of CANN.
 
 The daemon of this machine does not see the mounts of a stand-in host. Therefore a Docker daemon is started in
-a mount namespace with the same mounts. Podman has no daemon: it is started by the commands on the host.
+a mount namespace with the same mounts, with a store of images of its own. Podman has one store for all its
+commands: a stand-in with the name of CANN's image would be taken for CANN by cells that are not rehearsed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from harness.devices.sim.runtime_build.stand_in_cann import ASCEND, write_cann
 from harness.devices.stand_in.enter_host import unshare_command
 from harness.devices.stand_in.host_tree import StandIn
 from harness.digest import digest_bytes, digest_json
-from harness.errors import HarnessError, InfrastructureError, Location
+from harness.errors import HarnessError, InfrastructureError, InputError, Location
 from harness.matrix.model.cell import Cell
 
 #: Long, because a daemon on a loaded machine can take minutes to start.
@@ -76,13 +77,19 @@ def engine_on_stand_in(
     """The variables with which commands on the stand-in host reach an engine that sees it and has the images.
 
     place: the folder of the stand-in host, which has been written. InfrastructureError without the engine, or
-    if an image that those of CANN are made from cannot be had.
+    if an image that those of CANN are made from cannot be had. InputError for podman.
     """
-    if name not in {"docker", "podman"}:
+    if name == "podman":
+        raise InputError(
+            "cells cannot be rehearsed with podman",
+            why="the stand-in for CANN would take the name of its image in the images of this user",
+            fix="rehearse with --engine docker or --engine venv",
+        )
+    if name != "docker":
         yield {}
         return
     with contextlib.ExitStack() as stack:
-        own = {"DOCKER_HOST": stack.enter_context(_daemon(place))} if name == "docker" else {}
+        own = {"DOCKER_HOST": stack.enter_context(_daemon(place))}
         engine = open_engine(name, {**os.environ, **own})
         stack.callback(engine.close)
         for image in images:
@@ -99,7 +106,7 @@ def _daemon(place: Path) -> Iterator[str]:
         raise InfrastructureError(
             "no Docker daemon can be started on a stand-in host",
             why="there is no program dockerd" if program is None else "only root can start one",
-            fix="install Docker and run as root, or rehearse with --engine venv or --engine podman",
+            fix="install Docker and run as root, or rehearse with --engine venv",
         )
     folder = place.parent.parent / "docker"
     folder.mkdir(exist_ok=True)

@@ -12,7 +12,7 @@ import pytest
 from harness.devices.sim.runtime_build.stand_in_cann import STAND_IN, library_folder, write_cann
 from harness.devices.stand_in.host_shapes import SHAPES
 from harness.devices.stand_in.host_tree import StandIn
-from harness.errors import InfrastructureError
+from harness.errors import InfrastructureError, InputError
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.package import shipped_file
 from harness.workspace.execution.rehearsal_engine import _cann_archive, cann_images, engine_on_stand_in
@@ -58,3 +58,9 @@ def test_virtual_environments_need_no_engine(tmp_path: Path) -> None:
     with engine_on_stand_in("venv", tmp_path, HOST, (), print) as variables:
         assert variables == {}
     assert not list(tmp_path.iterdir())
+
+
+def test_podman_is_refused_because_real_cells_would_use_the_stand_in(tmp_path: Path) -> None:
+    """Its images are those of all its commands, and a stand-in has the name of CANN's image."""
+    with pytest.raises(InputError, match="podman"), engine_on_stand_in("podman", tmp_path, HOST, (), print):
+        pass
