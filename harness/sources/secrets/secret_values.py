@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from harness.sources.secrets.credential_files import file_secrets
@@ -16,11 +16,14 @@ _NUMBER = re.compile(r"[vV]?\d[\d.,:_+-]*|[vV]?\d+(\.\d+)+([._+-]?[a-z]+\d*)*|0x
 _WORDS = re.compile(r"[a-z]{1,16}|[A-Z]{1,16}|[A-Z][a-z]{1,15}")
 
 
-def secret_values(environ: Mapping[str, str], public: str = "") -> frozenset[str]:
+def secret_values(
+    environ: Mapping[str, str], public: str = "", names: Collection[str] = ()
+) -> frozenset[str]:
     """All values that must be masked, for programs that run with `environ`.
 
     public: text that is stored anyway, such as the facets of a task. The value of a variable that nobody
-    listed is not masked if it occurs there, because it is then no secret.
+    listed is not masked if it occurs there, because it is then no secret. names: words that are stored
+    anyway, such as the names of cells. The parts of such a variable that consist of them are not masked.
     """
     known = "\n".join(value for name, value in environ.items() if storage_of(name) is Storage.VALUE)
     found: set[str] = set()
@@ -28,10 +31,12 @@ def secret_values(environ: Mapping[str, str], public: str = "") -> frozenset[str
         storage = storage_of(name)
         if storage is Storage.URLS:
             found.update(address_secrets(value))
-        elif storage is Storage.NAME and (
-            is_credential_name(name) or not _is_ordinary(value.strip(), f"{known}\n{public}")
-        ):
+        elif storage is Storage.NAME and is_credential_name(name):
             found.update(secrets_in(value))
+        elif storage is Storage.NAME and not _is_ordinary(value.strip(), f"{known}\n{public}"):
+            found.update(
+                part for part in secrets_in(value) if not all(word in names for word in part.split())
+            )
     found.update(secret for _path, secret in file_secrets(environ))
     return frozenset(_maskable(found))
 

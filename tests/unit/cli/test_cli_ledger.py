@@ -12,6 +12,7 @@ from edit_ledger import edit_ledger
 from make_outcome import make_outcome
 from signing_keys import make_key
 
+from harness import __version__
 from harness.cli.app import main
 from harness.digest import digest_json
 from harness.errors import (
@@ -24,6 +25,7 @@ from harness.errors import (
 from harness.ledger.attestation.statement import Attestation
 from harness.ledger.plan_record import PlanRecord, TaskRecord
 from harness.ledger.store import Ledger
+from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import ArtifactRef, Evidence, Failure, Origin, State, Tier
 
 
@@ -76,6 +78,34 @@ def test_runs_whose_plans_contain_credentials_are_left_out_and_named(tmp_path, c
     assert code == EXIT_INCOMPLETE
     assert "1 outcomes added, 0 were here before" in out
     assert f"1 runs left out, because they contain credentials:\n    {bad}" in out
+    with Ledger.open(tmp_path / ".npu-matrix") as ledger:
+        assert [run.run_id for run in ledger.runs()] == [good]
+    stored = [path.read_bytes() for path in (tmp_path / ".npu-matrix").rglob("*") if path.is_file()]
+    assert not [data for data in (*stored, (out + err).encode()) if b"canary" in data]
+
+
+JOBS_MATRIX = f"""\
+format: 1
+include: npu-matrix:{__version__}
+profiles:
+  default:
+    title: two releases
+    select: [{{stacks: [verl-0-9-0, verl-0-8-0]}}]
+"""
+
+
+def test_a_variable_with_the_jobs_of_the_plan_makes_no_run_a_secret(tmp_path, capsys, monkeypatch):
+    (tmp_path / "matrix.yaml").write_text(JOBS_MATRIX, "utf-8")
+    cells = [cell.id for cell in load_matrix(tmp_path / "matrix.yaml").cells("default").cells]
+    jobs = {"include": [{"cells": " ".join(cells), "checks": "resolve"}], "pw": "canary-in-json-7f3a"}
+    monkeypatch.setenv("MATRIX", json.dumps(jobs))
+    other = shard(tmp_path / "a", "a")
+    with Ledger.open(other) as ledger:
+        good = ledger.begin_run(PlanRecord(notices=(f"{cells[0]}: resolve",)), [], {})
+        ledger.begin_run(PlanRecord(notices=(f"{cells[0]}: canary-in-json-7f3a",)), [], {})
+    code, out, err = call(capsys, tmp_path, str(other))
+    assert code == EXIT_INCOMPLETE
+    assert "1 outcomes added, 0 were here before" in out
     with Ledger.open(tmp_path / ".npu-matrix") as ledger:
         assert [run.run_id for run in ledger.runs()] == [good]
     stored = [path.read_bytes() for path in (tmp_path / ".npu-matrix").rglob("*") if path.is_file()]

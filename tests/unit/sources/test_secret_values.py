@@ -133,6 +133,33 @@ def test_every_credential_file_is_read(tmp_path: Path) -> None:
         assert canary(name) in found, name
 
 
+JOBS = {
+    "include": [
+        {"name": "1", "cells": "verl-0-9-0-d2e0b61347f7 verl-0-8-0-87615c0bc83e", "checks": "resolve"}
+    ]
+}
+
+
+def test_names_of_cells_and_checks_in_json_are_no_secrets() -> None:
+    names = {"verl-0-9-0-d2e0b61347f7", "verl-0-8-0-87615c0bc83e", "resolve"}
+    found = secret_values({"MATRIX": json.dumps(JOBS)}, names=names)
+    assert not [secret for secret in found for name in names if secret in {name, " ".join(sorted(names))}]
+    assert "resolve" in secret_values({"MATRIX": json.dumps(JOBS)})
+
+
+def test_everything_beside_the_names_stays_secret() -> None:
+    names = {"verl-0-9-0-d2e0b61347f7", "resolve"}
+    value = {
+        "cells": "verl-0-9-0-d2e0b61347f7",
+        "pw": canary("leaf"),
+        "url": f"https://me:{canary('url')}@x.example",
+    }
+    found = secret_values({"JOB": json.dumps(value), "JOB_TOKEN": "resolve"}, names=names)
+    assert {canary("leaf"), canary("url"), json.dumps(value)} <= found
+    # What the name of a variable calls a credential is one, even if it is also a name.
+    assert "resolve" in found
+
+
 def test_a_value_that_is_public_is_no_secret(tmp_path: Path) -> None:
     environ = {
         "HOME": str(tmp_path),
