@@ -228,6 +228,7 @@ def _options(request: AdviceRequest, driver: str, options: Mapping[str, Any]) ->
     words += ["--need", ",".join(request.needs)] if options["needs"] else []
     words += ["--device", request.device] if request.device != "npu" else []
     words += [word for condition in options["given"] for word in ("--with", condition)]
+    words += ["--most", str(options["most"])]
     return words + ([] if options["index"] else ["--no-index"])
 
 

@@ -118,6 +118,13 @@ def test_the_commands_to_go_on_work_in_a_folder_without_matrix(elsewhere: Any, t
     assert {axis: cell["axes"][axis] for axis in unknown["axes"]} == unknown["axes"]
 
 
+def test_every_stack_that_is_shown_can_be_added(elsewhere: Any) -> None:
+    _code, text = elsewhere("advise", *FOREIGN, "--most", "6", "--json")
+    unknown = [one for one in json.loads(text)["stacks"] if not one["cell"]]
+    code, text = elsewhere(*shlex.split(unknown[-1]["commands"][0])[1:])
+    assert (code, text.split()[0]) == (0, "wrote")
+
+
 def test_a_stack_is_added_to_a_matrix_once_and_runs_without_a_profile(elsewhere: Any, tmp_path: Path) -> None:
     file = tmp_path / "matrix.yaml"
     file.write_text(f"# mine\nformat: 1\ninclude: npu-matrix:{__version__}\n")
