@@ -30,20 +30,24 @@ from harness.verdict.triage.stack_trace import LoggedFailure, innermost
 SCHEMA = {"name": "npu-matrix.triage", "version": 1}
 #: TensorBoard's event files have this in their names.
 EVENTS = "tfevents"
+# A count or a rate of errors that is zero.
+NONE_OF_THEM = r"(?![^:\uff1a=]{0,20}[:\uff1a=]\s*0(?:\.0*)?%?\s*(?:$|[,;\uff0c]))"
 # Lines that count as errors if neither a signature matches nor an exception is found.
 SUSPICIOUS = re.compile(
-    r"(?:^|\s)(?:error|fatal|panic)\b[^:]{0,40}:|^\w+(?:Error|Exception|Interrupt)\b"
+    rf"(?:^|\s)(?:error|fatal|panic)\b{NONE_OF_THEM}[^:]{{0,40}}:"
+    r"|^\w+(?:Error|Exception|Interrupt)\b"
     r"|^assert\b|^Exception in thread"
     r"|\b(?:cannot import name|no module named|undefined symbol|unexpected keyword argument)\b"
     r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted|can't open file)\b"
     # make, pytest, ninja, the kernel's loader, Kubernetes, schedulers, shells that print a status.
-    r"|^make(?:\[\d+\])?: \*\*\* |^failed\b|\bbuild stopped\b"
+    r"|^make(?:\[\d+\])?: \*\*\* |\bbuild stopped\b"
+    rf"|^failed\b{NONE_OF_THEM}"
     r"|\bexec format error\b|\bexec user process caused\b"
     r"|\b(?:Err)?ImagePull(?:BackOff)?\b|\bback-?off\b|\bevicted\b|\breason\W{1,3}error\b"
     r"|\b(?:status|state|phase|conclusion)\W{1,4}(?:failed|failure|error|aborted|crashed)\b"
     r"|^(?:the )?(?:job|run|task|training|step|stage)\b.{0,80}\b(?:failed|crashed|did not succeed)\b"
     r"|\b(?:rc|ret|return code|exit ?code|status)\s?[=:]\s?-?[1-9]\d{0,2}\s*$"
-    r"|失败|错误|异常",
+    rf"|(?<!没有)(?<!无)(?:失败|错误|异常){NONE_OF_THEM}",
     re.IGNORECASE,
 )
 # After the message of a native function of torch_npu, CANN's own report follows in several lines.

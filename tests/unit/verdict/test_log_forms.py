@@ -80,6 +80,7 @@ ENDS = [
     ),
     *("double free or corruption (out)", "free(): invalid pointer", "assert False", "KeyboardInterrupt"),
     *("ninja: build stopped: subcommand failed.", "exec /entry.sh: exec format error", "ImagePullBackOff"),
+    *("failed: 10, passed: 0", "失败样本数: 10", "错误: 0x7 无法读取", "error: 0 cards found"),
     *("status: Error", "state: FAILED", "训练失败: 内存不足", "错误: 无法加载模型", "Evicted"),
     *('time="2026-11-20T08:00:00Z" level=fatal msg="failed to start"', "{'level': 'error', 'event': 'lost'}"),
     *('{"level": "CRITICAL", "message": "worker 3 lost"}', "Traceback (most recent call last):"),
@@ -130,6 +131,8 @@ CLEAN = {
     + HEALTHY,
     "counts of errors": HEALTHY
     + "0 failed, 12 succeeded\nfailures: 0\nstatus: SUCCEEDED\nexit code: 0\nrc=0\n",
+    "counts that are zero": HEALTHY
+    + "failed: 0, passed: 12\n训练完成,没有错误\n失败样本数: 0\nerror rate: 0.0%\n",
     "a request of vLLM": "INFO 06-24 09:08:01 [logger.py:43] Received request c: prompt: 'RuntimeError: NPU out of"
     " memory. Tried', params: x\n" + HEALTHY,
 }
