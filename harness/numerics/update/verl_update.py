@@ -171,12 +171,15 @@ class _Run:
 
     @contextmanager
     def _graphs_are_noted(self, model: Any) -> Iterator[None]:
-        """Record whether a forward pass in this block keeps what a backward pass needs."""
+        """Record whether a forward pass in this block keeps what a backward pass needs.
+
+        Without a forward pass nobody looked, so that counts as a graph.
+        """
         kept: list[bool] = []
         hook = model.register_forward_hook(lambda *found: kept.append(found[-1].logits.requires_grad))
         yield
         hook.remove()
-        self.recorder.note("inference_graph", np.int64(any(kept)))
+        self.recorder.note("inference_graph", np.int64(not kept or any(kept)))
 
     def _note_autocast(self, tokens: dict[str, Any]) -> None:
         """Record whether the model of a worker in bf16 runs under the autocast to bf16."""
