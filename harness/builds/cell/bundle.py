@@ -19,6 +19,7 @@ ROOT_MODULES = (
     "disk_full.py",
     "errors.py",
     "evidence.py",
+    "gc_pause.py",
     "measurements.py",
     "outcome.py",
     "package.py",
