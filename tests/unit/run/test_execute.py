@@ -4,7 +4,7 @@ import math
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -423,9 +423,9 @@ def test_credentials_are_read_at_the_start_of_a_task_and_again_for_a_failure(
 ) -> None:
     read = []
 
-    def counted(environ: Mapping[str, str], public: str = "") -> frozenset[str]:
+    def counted(environ: Mapping[str, str], public: str = "", names: Collection[str] = ()) -> frozenset[str]:
         read.append(public)
-        return secret_values(environ, public)
+        return secret_values(environ, public, names)
 
     def run(_ctx: TaskContext) -> Measured:
         if error:
