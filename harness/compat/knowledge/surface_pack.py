@@ -210,6 +210,7 @@ class SurfacePack:
         self._file = PackFile(file)
         self._parts: dict[str, PackagePart] = {}
         self._releases: dict[tuple[str, int], ReleaseSurface] = {}
+        self._raised: dict[str, Mapping[RaisedMessage, tuple[str, ...]]] = {}
         self._shared = _Shared()
 
     @property
@@ -237,6 +238,7 @@ class SurfacePack:
         if sum(part.unpacked for part in self._parts.values()) > limit:
             self._parts.clear()
             self._releases.clear()
+            self._raised.clear()
             self._shared = _Shared()
             # Surfaces refer to each other, and the collector may be off.
             gc.collect()
@@ -398,11 +400,14 @@ class SurfacePack:
         """
         if not self.has(package):
             return {}
-        part = self._part(package)
-        return {
-            RaisedMessage.from_line(line): tuple(part.releases[number].version for number in numbers)
-            for line, numbers in part.raised.items()
-        }
+        name = normal_name(package)
+        if name not in self._raised:
+            part = self._part(name)
+            self._raised[name] = {
+                RaisedMessage.from_line(line): tuple(part.releases[number].version for number in numbers)
+                for line, numbers in part.raised.items()
+            }
+        return self._raised[name]
 
     def requirers(self, package: str) -> Iterator[StatedRequirement]:
         """Every requirement of a package that any release in the pack states."""

@@ -226,12 +226,10 @@ def _finding(
     changes: tuple[SettingChange, ...] = (),
 ) -> LintFinding:
     where = setting.where if setting is not None else job.where
-    return LintFinding(
+    return LintFinding.at(
+        where,
         rule=rule,
         severity="error",
-        file=str(where.file),
-        line=where.line,
-        column=where.column,
         message=message,
         why=why,
         fix=fix,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
-from harness.compat.lint.lint_measurements import LintFinding, SettingChange
+from harness.compat.lint.lint_measurements import LintFinding
 from harness.compat.lint.ruleset import EnvironmentEntry, load_ruleset
 from harness.compat.lint.setting_changes import nearest_word, value_change
 from harness.compat.lint.shell.values import ScriptValue
@@ -43,9 +43,9 @@ def environment_findings(job: JobSettings, configuration: VerlConfiguration | No
 def _misspelt(
     name: str, near: str, value: ScriptValue, entry: EnvironmentEntry, job: JobSettings
 ) -> LintFinding:
-    return _finding(
-        job,
-        value,
+    return LintFinding.at(
+        value.where,
+        recipe=job.name,
         rule=ENV_NAME_RULE,
         severity="warning",
         message=f"the environment variable {name} looks like a misspelling of {near}",
@@ -59,9 +59,9 @@ def _refused(
     name: str, value: ScriptValue, problem: str, entry: EnvironmentEntry, job: JobSettings
 ) -> LintFinding:
     near = nearest_word(value.text, entry.choices) if entry.form == "choice" else ""
-    return _finding(
-        job,
-        value,
+    return LintFinding.at(
+        value.where,
+        recipe=job.name,
         rule=ENV_VALUE_RULE,
         severity="error",
         message=f"{name}={value.text[:80]} is no value for {entry.read_by}: {problem}",
@@ -73,9 +73,9 @@ def _refused(
 
 
 def _unset(name: str, value: ScriptValue, job: JobSettings) -> LintFinding:
-    return _finding(
-        job,
-        value,
+    return LintFinding.at(
+        value.where,
+        recipe=job.name,
         rule=UNSET_RULE,
         severity="warning",
         message=f"the variable {name} is set nowhere in this script",
@@ -88,9 +88,9 @@ def _unset(name: str, value: ScriptValue, job: JobSettings) -> LintFinding:
 def _lost(name: str, value: ScriptValue, entry: EnvironmentEntry, job: JobSettings) -> LintFinding:
     is_late = value.where.line > job.where.line
     what = "is set after the program was started" if is_late else "is not exported"
-    return _finding(
-        job,
-        value,
+    return LintFinding.at(
+        value.where,
+        recipe=job.name,
         rule=ENV_LOST_RULE,
         severity="warning",
         message=f"{name} {what}, so that {job.entry} does not get it",
@@ -142,30 +142,3 @@ def _options_problem(text: str, entry: EnvironmentEntry) -> str:
     other = next((name for name in names if name.isidentifier() and name not in entry.choices), "")
     near = nearest_word(other, entry.choices) if other else ""
     return f"it has no option {other}" + (f", but {near}" if near else "") if other else ""
-
-
-def _finding(
-    job: JobSettings,
-    value: ScriptValue,
-    *,
-    rule: str,
-    severity: str,
-    message: str,
-    why: str,
-    fix: str,
-    source: str,
-    changes: tuple[SettingChange, ...] = (),
-) -> LintFinding:
-    return LintFinding(
-        rule=rule,
-        severity=severity,
-        file=str(value.where.file),
-        line=value.where.line,
-        column=value.where.column,
-        message=message,
-        why=why,
-        fix=fix,
-        source=source,
-        recipe=job.name,
-        changes=changes,
-    )

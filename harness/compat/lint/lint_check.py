@@ -475,12 +475,10 @@ def _finding(rule: LintRule, job: JobSettings, facts: JobFacts) -> LintFinding:
     def filled(text: str) -> str:
         return PLACEHOLDER.sub(lambda found: _value_text(facts.value(found[1])), text)
 
-    return LintFinding(
+    return LintFinding.at(
+        where,
         rule=rule.id,
         severity=rule.severity,
-        file=str(where.file),
-        line=where.line,
-        column=where.column,
         message=filled(rule.message),
         why=filled(rule.why),
         fix=filled(rule.fix),

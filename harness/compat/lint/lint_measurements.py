@@ -57,6 +57,35 @@ class LintFinding:
     recipe: str = ""
     changes: tuple[SettingChange, ...] = ()
 
+    @classmethod
+    def at(
+        cls,
+        where: Location,
+        *,
+        rule: str,
+        severity: str,
+        message: str,
+        why: str,
+        fix: str,
+        source: str,
+        recipe: str,
+        changes: tuple[SettingChange, ...] = (),
+    ) -> LintFinding:
+        """A finding at a place of a script or recipe."""
+        return cls(
+            rule=rule,
+            severity=severity,
+            file=str(where.file),
+            line=where.line,
+            column=where.column,
+            message=message,
+            why=why,
+            fix=fix,
+            source=source,
+            recipe=recipe,
+            changes=changes,
+        )
+
     def __str__(self) -> str:
         location = Location(self.file, self.line, self.column)
         return f"{location}: {self.severity} {self.rule}: {self.message}"

@@ -77,12 +77,10 @@ def _finding(
     keys = list(settings) or sorted(_leaves(error.keys, composition))[:MAX_SETTINGS]
     values = ", ".join(f"{key}={composition.value(key)}" for key in keys)
     place = f"{error.place} of {configuration.label}"
-    return LintFinding(
+    return LintFinding.at(
+        where,
         rule=PROGRAM_RULE,
         severity="error",
-        file=str(where.file),
-        line=where.line,
-        column=where.column,
         message=f"verl stops: {error.message or error.type}",
         why=f"{place} raises {error.type}; this rests on {values}"
         if values

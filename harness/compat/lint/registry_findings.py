@@ -35,12 +35,10 @@ def registry_findings(
             continue
         known = ", ".join(sorted(names))
         near = difflib.get_close_matches(value, sorted(names), n=1)
-        yield LintFinding(
+        yield LintFinding.at(
+            setting.where,
             rule=REGISTRY_RULE,
             severity="error",
-            file=str(setting.where.file),
-            line=setting.where.line,
-            column=setting.where.column,
             message=f"{registry.key}={value} is no name that this verl has",
             why=f"verl stops with: {registry.message}: {value}; {configuration.label} has {known}",
             fix=f"set {registry.key}={near[0]}" if near else f"choose one of {known}",

@@ -15,12 +15,10 @@ def torn_override_findings(job: JobSettings) -> list[LintFinding]:
 def _missing_values(job: JobSettings) -> list[LintFinding]:
     """Keys that a space separates from their value."""
     return [
-        LintFinding(
+        LintFinding.at(
+            setting.where,
             rule=MISSING_VALUE_RULE,
             severity="error",
-            file=str(setting.where.file),
-            line=setting.where.line,
-            column=setting.where.column,
             message=f"`{key}=` has no value, because a space follows the equals sign",
             why="Hydra reads the value as another override and stops",
             fix=f"remove the space after `{key}=`",
@@ -35,12 +33,10 @@ def _missing_values(job: JobSettings) -> list[LintFinding]:
 def _cut_off(job: JobSettings) -> list[LintFinding]:
     """Overrides that bash does not pass to the program."""
     return [
-        LintFinding(
+        LintFinding.at(
+            setting.where,
             rule=MISSING_VALUE_RULE,
             severity="error",
-            file=str(setting.where.file),
-            line=setting.where.line,
-            column=setting.where.column,
             message=f"`{setting.text}` is not passed to {job.entry}: bash runs this line as another command",
             why="the line before it does not end with a backslash, is a comment, or has an & without quotes: "
             "each of them ends the command",

@@ -47,12 +47,10 @@ def typo_findings(
         else:
             place = f"the default in {program.folder}/{program.name}.yaml of {configuration.label}"
         others = ", ".join(sorted(known)[:8])
-        yield LintFinding(
+        yield LintFinding.at(
+            setting.where,
             rule=TYPO_RULE,
             severity="warning",
-            file=str(setting.where.file),
-            line=setting.where.line,
-            column=setting.where.column,
             message=f"{value} in {key} looks like a misspelling of {near}",
             why=f"no text in this verl is {value}; it knows {others} ({place})",
             fix=f"write {near} in {key}",

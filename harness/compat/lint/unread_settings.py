@@ -49,12 +49,10 @@ def unread_findings(
         else:
             continue
         if why:
-            yield LintFinding(
+            yield LintFinding.at(
+                setting.where,
                 rule=UNREAD_RULE,
                 severity="note" if key.startswith("critic.") else "warning",
-                file=str(setting.where.file),
-                line=setting.where.line,
-                column=setting.where.column,
                 message=f"{key} has no effect",
                 why=why,
                 fix=fix,
