@@ -40,6 +40,7 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
     stale: list[str] = []
     trees: dict[str, str] = {}
     results: list[StackResult] = []
+    untried: list[frozenset[str]] = []
     missing: tuple[TreeSource, str] | None = None
     archives: list[ReleaseArchive] = []
     releases = releases_of_task(ctx)
@@ -60,6 +61,7 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
             tree = upstream_tree(source, releases)
         except TreeNotFoundError as error:
             missing = missing or (source, error.problems[0].what)
+            untried.append(_written(patches))
             continue
         trees[source.package] = tree.tree.label
         archives += [tree.archive] if tree.archive else []
@@ -76,7 +78,7 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
             verdicts=tuple(verdict.measured for result in results for verdict in result.verdicts),
             relations=tuple(sentence for result in results for sentence in result.relations),
             files=digests,
-            uninstallable=tuple(_uninstallable(results)),
+            uninstallable=tuple(_uninstallable(results, untried)),
             stale=tuple(stale),
             source=missing[0] if missing else None,
             reason=missing[1] if missing else "",
@@ -112,9 +114,18 @@ def _apply(ctx: TaskContext, target: UpstreamTree, patches: Sequence[SelectedPat
     return result
 
 
-def _uninstallable(results: Sequence[StackResult]) -> Iterator[str]:
-    """Why changed files cannot be in the environment of a cell as the patches make them."""
-    paths = Counter(path for result in results for path in result.files)
+def _written(patches: Sequence[SelectedPatch]) -> frozenset[str]:
+    """The paths that patches name; those of a patch that cannot be read are not known."""
+    loaded = [read_patch(patch.id, patch.data).patch for patch in patches]
+    return frozenset(path for patch in loaded if patch is not None for path in patch.paths)
+
+
+def _uninstallable(results: Sequence[StackResult], untried: Sequence[frozenset[str]]) -> Iterator[str]:
+    """Why changed files cannot be in the environment of a cell as the patches make them.
+
+    untried: for each upstream whose tree was not found the paths that its patches write.
+    """
+    paths = Counter(path for one in (*(result.files for result in results), *untried) for path in one)
     for path in sorted(path for path, count in paths.items() if count > 1):
         yield f"Patches for two packages write {path}."
     for result in results:

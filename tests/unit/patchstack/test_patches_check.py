@@ -15,7 +15,7 @@ from harness.check import Completed
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Measured, Outcome, State, Status, Tier
-from harness.patchstack.checks import CHECKS, PATCHES
+from harness.patchstack.checks import CHECKS, PATCHES, judge_upstream
 from harness.patchstack.format.diff_writer import diff_files
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.sources.git.mirrors import MIRRORS
@@ -223,19 +223,22 @@ def test_patches_of_two_upstreams_are_in_one_archive(tmp_path: Path, monkeypatch
         assert archive.read("vllm_ascend/mod.py") == b"a = 1\r\nb = 3\r\n"
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["tried", "no clone"])
 def test_a_file_that_patches_of_two_upstreams_write_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
-    """Only one of the two contents would be installed."""
+    """Only one of the two contents would be installed, also where one of the patches could not be tried."""
     mirror = commit(tmp_path / "mirrors" / "x.git", OLD, "vllm_ascend")
-    monkeypatch.setenv(MIRRORS, str(tmp_path / "mirrors"))
+    monkeypatch.setenv(MIRRORS, str(tmp_path / "mirrors" if is_there else tmp_path / "none"))
     tree, wheel = release(tmp_path)
     first, second = (diff_files({"shared.py": (None, data)}) for data in (b"a = 1\n", b"a = 2\n"))
     facets = {"verl_tree": tree, "patches[verl]": selected(tmp_path, first)}
     ctx = Context(tmp_path, {**facets, "patches[vllm_ascend]": ascend(tmp_path, mirror, second)}, wheel)
-    _measured, status, reasons = run(ctx)
+    measured, status, reasons = run(ctx)
     assert status is Status.FAIL
     assert reasons[0] == "Patches for two packages write shared.py."
+    # A gate that asks about one upstream alone does not pass either.
+    assert judge_upstream(measured.measurements, "verl").status is Status.FAIL
 
 
 def test_a_patch_that_makes_a_symbolic_link_fails(tmp_path: Path) -> None:
