@@ -134,15 +134,20 @@ ODD: dict[str, Callable[[ReportInputs], ReportInputs]] = {
 GREEN = {"all_on_hardware"}
 
 
+def opened(driver: Any, folder: Path, odd: Callable[[ReportInputs], ReportInputs]) -> tuple[Browser, Any]:  # noqa: F811
+    """A browser on the pages of an odd input, and their model."""
+    model = build_model(odd(samples().sample_inputs()))
+    render_all(model, folder / "reports")
+    return Browser(driver, folder / "reports"), model
+
+
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_odd_inputs_make_a_whole_page(
     driver: Any,  # noqa: F811 - the imported fixture
     tmp_path: Path,
     odd: Callable[[ReportInputs], ReportInputs],
 ) -> None:
-    model = build_model(odd(samples().sample_inputs()))
-    render_all(model, tmp_path / "reports")
-    browser = Browser(driver, tmp_path / "reports")
+    browser, model = opened(driver, tmp_path, odd)
     browser.open()
     browser.js("localStorage.clear(); sessionStorage.clear()")
     browser.console_messages()
@@ -166,9 +171,7 @@ def test_odd_inputs_are_read_without_scripts(
     tmp_path: Path,
     odd: Callable[[ReportInputs], ReportInputs],
 ) -> None:
-    model = build_model(odd(samples().sample_inputs()))
-    render_all(model, tmp_path / "reports")
-    browser = Browser(driver, tmp_path / "reports")
+    browser, model = opened(driver, tmp_path, odd)
     driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.open(width=390)

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from harness.compat.knowledge.module_outline import outline
 from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile
-from harness.compat.knowledge.raised_messages import RAISED, message_lines
+from harness.compat.knowledge.raised_messages import RAISED, WITH_MESSAGES, message_lines
 from harness.compat.knowledge.surface_pack import ENTRY_POINTS, METADATA
 from harness.digest import digest_bytes
 from harness.errors import HarnessError, InfrastructureError
@@ -23,8 +23,6 @@ from harness.sources.packages.release_fetcher import Sources
 NOT_YET = "not read yet"
 #: The fields of a package's metadata that a pack has.
 FIELDS = ("Requires-Python", "Requires-Dist", "Provides-Extra")
-#: The packages whose exceptions users see without knowing who raised them; others only add to the size.
-WITH_MESSAGES = frozenset({"verl", "vllm-ascend"})
 #: Files of another kind than modules that are stored as they are.
 SCHEMAS = ".yaml"
 COMPILED = (".so", ".pyd")

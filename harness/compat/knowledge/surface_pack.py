@@ -396,7 +396,7 @@ class SurfacePack:
     def raised(self, package: str) -> Mapping[RaisedMessage, tuple[str, ...]]:
         """The messages of the exceptions that a package raises, and the releases that have each.
 
-        Only some packages of a pack have them (see `pack_build.py`); empty for others.
+        Only `WITH_MESSAGES` have them; empty for others.
         """
         if not self.has(package):
             return {}

@@ -12,8 +12,13 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from harness.compat.knowledge.pack_build import WITH_MESSAGES
-from harness.compat.knowledge.raised_messages import FEWEST_LETTERS, MOST_CHARACTERS, VALUE, RaisedMessage
+from harness.compat.knowledge.raised_messages import (
+    FEWEST_LETTERS,
+    MOST_CHARACTERS,
+    VALUE,
+    WITH_MESSAGES,
+    RaisedMessage,
+)
 from harness.compat.knowledge.surface_pack import SurfacePack
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
