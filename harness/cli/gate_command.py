@@ -204,7 +204,7 @@ def _judged(
     from harness.workspace.results.foreign_secrets import ForeignSecrets
     from harness.workspace.results.gate_comparison import gate_inputs, open_gate_plan
 
-    screen = ForeignSecrets.of_workspace(settings)
+    screen = ForeignSecrets()
     for shard in shards:
         merged = ledger.merge(shard, screen)
         if merged.claimed or not merged.complete:

@@ -59,7 +59,7 @@ def merge(settings: Settings, ledgers: tuple[Path, ...], as_json: bool) -> None:
     from harness.workspace.results.foreign_secrets import ForeignSecrets
     from harness.workspace.results.sent_ledger import opened_ledger
 
-    screen = ForeignSecrets.of_workspace(settings)
+    screen = ForeignSecrets()
     with contextlib.ExitStack() as stack:
         # All of them are opened before the first is merged.
         files = [stack.enter_context(opened_ledger(path)) for path in ledgers]

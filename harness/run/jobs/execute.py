@@ -84,7 +84,7 @@ def lost_job_outcome(job: Job, error: HarnessError, log: ArtifactRef | None = No
     """The outcome of a job that was lost for a reason outside the job."""
     now = time.time()
     outcome = _outcome(job, State.ERROR, failure=_failure(error), log=log, started=now, finished=now)
-    return _with_masked_failure(outcome, os.environ)
+    return _with_masked_failure(outcome, job, os.environ)
 
 
 def expected_evidence(task: Task) -> Evidence:
@@ -100,7 +100,7 @@ def _masked_outcome(job: Job, site: JobSite, handle: JobHandle) -> Outcome:
     else:
         handle.log = context.task_log
         outcome = _store_log(context, _run(context))
-    return _with_masked_failure(outcome, {**os.environ, **site.environ})
+    return _with_masked_failure(outcome, job, {**os.environ, **site.environ})
 
 
 def _run(context: RunContext) -> Outcome:
@@ -235,12 +235,12 @@ def _without_secrets(
     return masked
 
 
-def _with_masked_failure(outcome: Outcome, environ: Mapping[str, str]) -> Outcome:
+def _with_masked_failure(outcome: Outcome, job: Job, environ: Mapping[str, str]) -> Outcome:
     failure = outcome.failure
     if failure is None:
         return outcome
     # Again with the credentials that the machine has now: the task may have taken hours.
-    masker = Masker.of_host(environ)
+    masker = Masker.of_host(environ, job.public_text)
     shown = replace(failure, message=masker.text(failure.message), fix=masker.text(failure.fix))
     return replace(outcome, failure=shown)
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from harness.check import CellCommand
 from harness.devices.cards.device_nodes import DEV
+from harness.digest import canonical_json
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Outcome
 from harness.plan.tasks.task import Task
 from harness.run.programs.task_log import CAP_BYTES, TaskLog
+from harness.sources.redact import redact_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +23,7 @@ class Job:
 
     inputs: check name -> outcome, for each check that the task needs. remakes: check name -> the job that
     produced such an input; another machine repeats it if the input needs files there, such as an environment.
-    attempt: counts from 1.
+    attempt: counts from 1. cells: the cells that have this task.
     """
 
     task: Task
@@ -29,6 +31,12 @@ class Job:
     remakes: Mapping[str, Job] = field(default_factory=dict)
     attempt: int = 1
     run_id: str = ""
+    cells: tuple[str, ...] = ()
+
+    @property
+    def public_text(self) -> str:
+        """What the plan stores of this job. It is no secret, even if a variable has it too."""
+        return redact_text(canonical_json({"facets": self.task.facets, "cells": self.cells}))
 
 
 @dataclass(frozen=True, kw_only=True)

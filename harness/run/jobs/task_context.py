@@ -21,7 +21,6 @@ from harness.builds.ownership.temporary_folders import (
 from harness.check import Completed
 from harness.devices.cards.card_leases import FOLDER_VARIABLE, CardLeases
 from harness.devices.cards.device_nodes import visible_devices
-from harness.digest import canonical_json
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
 from harness.run.jobs.job import Job, JobHandle, JobSite
@@ -34,7 +33,6 @@ from harness.run.programs.process import (
 from harness.run.programs.scrub import Scrubber
 from harness.run.programs.task_log import TaskLog
 from harness.settings import MEMORY_VARIABLE, parse_size
-from harness.sources.redact import redact_text
 from harness.sources.secrets.masking import Masker
 
 ENVIRONMENT = "environment"
@@ -63,10 +61,7 @@ class RunContext:
         self._cards: dict[str, str] = {}
         self._scratch: Path | None = None
         self.workdir = _new_workdir(site.work, job)
-        # The facets are stored in the plan, so what they contain is no secret.
-        self.masker = Masker.of_host(
-            {**os.environ, **site.environ}, redact_text(canonical_json(job.task.facets))
-        )
+        self.masker = Masker.of_host({**os.environ, **site.environ}, job.public_text)
         self._scrub = Scrubber(self.masker)
         self.task_log = TaskLog(self.workdir.with_suffix(".log"), self._scrub, site.log_cap)
 

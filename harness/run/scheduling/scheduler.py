@@ -213,6 +213,7 @@ class _Run:
             inputs=self._schedule.inputs(task),
             remakes={need.check.name: self._job(need) for need in needs if self._schedule.has_inputs(need)},
             run_id=self._run_id,
+            cells=self._cells.get(task.key, ()),
         )
 
     def _report_progress(self) -> None:

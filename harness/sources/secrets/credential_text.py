@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 #: Shorter values occur in ordinary text too, and masking them would garble the log.
@@ -39,14 +39,35 @@ def parts_of(text: str) -> Iterator[str]:
     """The parts of `text` that are secret on their own, for example the password of a URL."""
     yield from _json_leaves(text)
     yield from url_secrets(text)
-    words = [word.strip(":") for word in _WORD_BREAKS.split(text) if word]
-    for word in words:
+    for word in _words(text):
         # `AccountKey=...`, `password: ...`, the words of an `Authorization` header.
         value = word.partition("=")[2]
         for part in (word, value):
-            if part != text and _looks_random(part):
+            if part != text and looks_random(part):
                 yield part
             yield from _pair(part)
+
+
+def certain_secrets(text: str, is_credential_name: Callable[[str], bool]) -> Iterator[str]:
+    """The parts of `text` that say themselves that they are secret.
+
+    Passwords of URLs, encoded pairs, and what has the name of a credential: members of JSON, and words as in
+    `AccountKey=...` or `password: ...`.
+    """
+    yield from url_secrets(text)
+    for name, leaf in _json_members(text):
+        yield from _pair(leaf)
+        if is_credential_name(name):
+            yield from secrets_in(leaf)
+    words = _words(text)
+    for before, word in zip(("", *words), words, strict=False):
+        name, _equals, value = word.partition("=")
+        if is_credential_name(name):
+            yield value
+        if is_credential_name(before):
+            yield word
+        yield from _pair(word)
+        yield from _pair(value)
 
 
 def address_secrets(value: str) -> Iterator[str]:
@@ -77,7 +98,7 @@ def _userinfo(address: str) -> Iterator[str]:
     if colon and not re.match(r"\d{1,5}([/?#]|$)|.*\]", password):
         yield from (f"{name}:{password}", password, f"{unquote(name)}:{unquote(password)}", unquote(password))
         # Tools take its first part for a port or a path, and print parts.
-        yield from (part for part in re.split(r"[/?#@:,]", password) if _looks_random(part))
+        yield from (part for part in re.split(r"[/?#@:,]", password) if looks_random(part))
 
 
 def url_secrets(text: str) -> Iterator[str]:
@@ -103,27 +124,37 @@ def _secrets_of_url(url: str) -> Iterator[str]:
     for pairs in (parts.query, parts.fragment):
         for pair in pairs.split("&"):
             value = pair.partition("=")[2] if "=" in pair else pair
-            if _looks_random(value):
+            if looks_random(value):
                 yield from (value, unquote_plus(value))
 
 
 def _json_leaves(text: str) -> Iterator[str]:
+    for _name, value in _json_members(text):
+        yield value
+        yield from url_secrets(value)
+        yield from _pair(value)
+
+
+def _json_members(text: str) -> Iterator[tuple[str, str]]:
+    """(names of the members around it, text) for all texts in a JSON text."""
     if not text.startswith(("{", "[")):
         return
     try:
-        pending = [json.loads(text)]
+        pending = [("", json.loads(text))]
     except (ValueError, RecursionError):
         return
     while pending:
-        value = pending.pop()
+        name, value = pending.pop()
         if isinstance(value, dict):
-            pending += value.values()
+            pending += ((f"{name}.{inner}", item) for inner, item in value.items())
         elif isinstance(value, list):
-            pending += value
+            pending += ((name, item) for item in value)
         elif isinstance(value, str) and value.lower() not in PUBLIC_USERS:
-            yield value
-            yield from url_secrets(value)
-            yield from _pair(value)
+            yield name, value
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip(":") for word in _WORD_BREAKS.split(text) if word)
 
 
 def _pair(word: str) -> Iterator[str]:
@@ -139,6 +170,6 @@ def _pair(word: str) -> Iterator[str]:
         yield from (decoded, password, *(() if name.lower() in PUBLIC_USERS else (name,)))
 
 
-def _looks_random(word: str) -> bool:
+def looks_random(word: str) -> bool:
     """Whether a word is rather a token than a word of a language or a number."""
     return len(word) >= 8 and not word.isalpha() and not re.fullmatch(r"[\d.:,_+-]+", word)

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -47,9 +47,9 @@ class Masker:
         )
 
     @classmethod
-    def of_host(cls, environ: Mapping[str, str], public: str = "", names: Collection[str] = ()) -> Masker:
+    def of_host(cls, environ: Mapping[str, str], public: str = "") -> Masker:
         """A masker for all secrets that programs with `environ` can know; see `secret_values`."""
-        return _masker(secret_values(environ, public, names))
+        return _masker(secret_values(environ, public))
 
     @classmethod
     def of_command(cls, environ: Mapping[str, str]) -> Masker:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.sources.secrets.credential_files import file_secrets
-from harness.sources.secrets.credential_text import MINIMUM_SECRET, PUBLIC_USERS, address_secrets, secrets_in
+from harness.sources.secrets.credential_text import (
+    MINIMUM_SECRET,
+    PUBLIC_USERS,
+    address_secrets,
+    certain_secrets,
+    looks_random,
+    parts_of,
+    secrets_in,
+)
 from harness.sources.secrets.stored_variables import Storage, is_credential_name, storage_of
 
 #: A variable that nobody has listed may hold anything; a short value of it is rather a word or a number.
@@ -16,14 +24,12 @@ _NUMBER = re.compile(r"[vV]?\d[\d.,:_+-]*|[vV]?\d+(\.\d+)+([._+-]?[a-z]+\d*)*|0x
 _WORDS = re.compile(r"[a-z]{1,16}|[A-Z]{1,16}|[A-Z][a-z]{1,15}")
 
 
-def secret_values(
-    environ: Mapping[str, str], public: str = "", names: Collection[str] = ()
-) -> frozenset[str]:
+def secret_values(environ: Mapping[str, str], public: str = "") -> frozenset[str]:
     """All values that must be masked, for programs that run with `environ`.
 
-    public: text that is stored anyway, such as the facets of a task. The value of a variable that nobody
-    listed is not masked if it occurs there, because it is then no secret. names: words that are stored
-    anyway, such as the names of cells. The parts of such a variable that consist of them are not masked.
+    public: text that is stored anyway, such as the facets of a task and the names of its cells. Of a variable
+    that nobody listed, neither the value nor a part of it is masked if it occurs there, because it is then
+    no secret. What calls itself a credential is masked all the same.
     """
     known = "\n".join(value for name, value in environ.items() if storage_of(name) is Storage.VALUE)
     found: set[str] = set()
@@ -33,12 +39,18 @@ def secret_values(
             found.update(address_secrets(value))
         elif storage is Storage.NAME and is_credential_name(name):
             found.update(secrets_in(value))
-        elif storage is Storage.NAME and not _is_ordinary(value.strip(), f"{known}\n{public}"):
-            found.update(
-                part for part in secrets_in(value) if not all(word in names for word in part.split())
-            )
+        elif storage is Storage.NAME:
+            found.update(_unlisted_secrets(value.strip(), f"{known}\n{public}"))
     found.update(secret for _path, secret in file_secrets(environ))
     return frozenset(_maskable(found))
+
+
+def _unlisted_secrets(value: str, public: str) -> Iterator[str]:
+    """The secrets of a variable that nobody listed, such as the JSON of a job or a list of cells."""
+    yield from certain_secrets(value, is_credential_name)
+    if not _is_ordinary(value, public):
+        yield value
+        yield from (part for part in parts_of(value) if not _is_ordinary(part, public))
 
 
 def _maskable(found: set[str]) -> Iterator[str]:
@@ -49,13 +61,17 @@ def _maskable(found: set[str]) -> Iterator[str]:
 
 
 def _is_ordinary(value: str, public: str) -> bool:
-    """Whether an unlisted variable holds no secret but a number, a version, a word, a path or public text."""
+    """Whether an unlisted variable holds no secret but a number, a version, a word, a path or public text.
+
+    Several public names, such as a list of cells, are ordinary too; the words of a passphrase are no names.
+    """
     return (
         len(value) < MINIMUM_UNLISTED
         or _NUMBER.fullmatch(value) is not None
         or _WORDS.fullmatch(value) is not None
         or _is_path(value)
         or value in public
+        or all(looks_random(word) and word in public for word in value.split())
     )
 
 

@@ -136,9 +136,10 @@ STORED = (
 )
 _PATTERNS = tuple((re.compile(one.names), one.storage) for one in STORED)
 _CREDENTIAL_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|AUTH|COOKIE|(^|_)KEY(_|$)|APIKEY|ACCESS_KEY",
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|AUTH|COOKIE|(^|[_.-])(KEY|PASS|PW)([_.-]|$)|APIKEY",
     re.IGNORECASE,
 )
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def storage_of(name: str) -> Storage:
@@ -148,7 +149,7 @@ def storage_of(name: str) -> Storage:
 
 def is_credential_name(name: str) -> bool:
     """Whether a name says that its value is a credential, so that even a short or simple value is masked."""
-    return _CREDENTIAL_NAME.search(name) is not None
+    return _CREDENTIAL_NAME.search(_CAMEL_CASE.sub("_", name)) is not None
 
 
 def stored_value(name: str, value: str) -> str | None:

@@ -6,45 +6,27 @@ files can have been edited.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.attestation.statement import Attestation
 from harness.ledger.outcome_record import outcome_body
 from harness.outcome import Outcome
-from harness.plan.tasks.check_registry import all_checks
-from harness.settings import Settings
 from harness.sources.redact import MASK
 from harness.sources.secrets.masking import MAX_BYTES, Masker, text_of
 from harness.sources.secrets.stored_variables import Storage, is_credential_name, storage_of
-from harness.workspace.planning.open_plan import open_matrix
 
 
 class ForeignSecrets:
-    """Recognises credentials of this machine, those of known form, and variables that name them.
+    """Recognises credentials of this machine, those of known form, and variables that name them."""
 
-    names: see `secret_values`.
-    """
-
-    def __init__(self, environ: Mapping[str, str] = os.environ, names: Collection[str] = ()) -> None:
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = environ
-        self._names = names
-        self._all = Masker.of_host(environ, names=names)
-
-    @classmethod
-    def of_workspace(cls, settings: Settings) -> ForeignSecrets:
-        """For ledgers with the cells of this matrix, whose names jobs of CI services have in variables."""
-        names = {check.name for check in all_checks()}
-        # What cannot be read has no names; the command that needs it says why.
-        with contextlib.suppress(HarnessError):
-            names |= {cell.id for cell in open_matrix(settings).cells(settings["profile"]).cells}
-        return cls(names=names)
+        self._all = Masker.of_host(environ)
 
     def problem(self, outcome: Outcome, attestations: Iterable[Attestation], files: ArtifactStore) -> str:
         """Where an outcome, one of its signed statements or one of its files contains a credential, or ""."""
@@ -81,12 +63,9 @@ class ForeignSecrets:
         found = self._all.occurs_in(data) if text is None else self.has_credential(text)
         return "contains a credential" if found else ""
 
-    def _in(self, public: str) -> Masker:
-        return Masker.of_host(self._environ, public, self._names)
-
     def _differs(self, text: str, public: str) -> bool:
-        """Whether `text` has a credential; the value of an unlisted variable may be ordinary text here."""
-        return self._all.text(text) != text and self._in(public).text(text) != text
+        """Whether `text` has a credential; what an unlisted variable contains may be ordinary text here."""
+        return self._all.text(text) != text and Masker.of_host(self._environ, public).text(text) != text
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:

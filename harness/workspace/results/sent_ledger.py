@@ -43,7 +43,7 @@ def write_sent_ledger(settings: Settings, summary: object, out: Path) -> MergeRe
             # Its journal is written back when it is closed.
             pass
         with Ledger.open(folder) as sent:
-            report = sent.merge(settings.path("state") / FILE_NAME, ForeignSecrets.of_workspace(settings))
+            report = sent.merge(settings.path("state") / FILE_NAME, ForeignSecrets())
         document = Masker.of_host(os.environ).json(to_json(summary))
         stream = io.BytesIO()
         with tarfile.open(fileobj=stream, mode="w:gz") as archive:

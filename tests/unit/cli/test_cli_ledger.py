@@ -97,11 +97,13 @@ profiles:
 def test_a_variable_with_the_jobs_of_the_plan_makes_no_run_a_secret(tmp_path, capsys, monkeypatch):
     (tmp_path / "matrix.yaml").write_text(JOBS_MATRIX, "utf-8")
     cells = [cell.id for cell in load_matrix(tmp_path / "matrix.yaml").cells("default").cells]
-    jobs = {"include": [{"cells": " ".join(cells), "checks": "resolve"}], "pw": "canary-in-json-7f3a"}
+    runner = "ubuntu-24.04-arm runner of team 7"
+    job = {"cells": " ".join(cells), "checks": "resolve", "label": runner}
+    jobs = {"include": [job], "pw": "canary-in-json-7f3a"}
     monkeypatch.setenv("MATRIX", json.dumps(jobs))
     other = shard(tmp_path / "a", "a")
     with Ledger.open(other) as ledger:
-        good = ledger.begin_run(PlanRecord(notices=(f"{cells[0]}: resolve",)), [], {})
+        good = ledger.begin_run(PlanRecord(notices=(f"{cells[0]}: resolve",)), [], {"runner": runner})
         ledger.begin_run(PlanRecord(notices=(f"{cells[0]}: canary-in-json-7f3a",)), [], {})
     code, out, err = call(capsys, tmp_path, str(other))
     assert code == EXIT_INCOMPLETE

@@ -4,7 +4,7 @@ import math
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -264,6 +264,20 @@ def test_programs_are_logged_without_secrets(site: JobSite) -> None:
     assert "\x1b" not in log
 
 
+def test_names_of_cells_that_a_job_of_a_ci_service_has_in_a_variable_are_no_secrets(site: JobSite) -> None:
+    cells = ("verl-0-9-0-d2e0b61347f7", "verl-0-8-0-87615c0bc83e")
+    environ = {**site.environ, "CELLS": " ".join(cells), "CELL": cells[0], "OTHER": "verl-0-7-1-4f7be5e8e382"}
+
+    def run(ctx: TaskContext) -> Measured:
+        ctx.log(f"cells: {' '.join(cells)}; not of this task: verl-0-7-1-4f7be5e8e382")
+        raise ValueError(cells[0])
+
+    outcome = execute(replace(job(run), cells=cells), replace(site, environ=environ))
+    assert f"cells: {' '.join(cells)}; not of this task: ***" in log_of(site, outcome)
+    assert outcome.failure is not None
+    assert cells[0] in outcome.failure.message
+
+
 def test_artifacts_of_needs_are_found_and_a_gone_one_is_infrastructure(site: JobSite) -> None:
     ref = site.artifacts.put(b"locked", "lock.txt")
     resolved = outcome_of(make_task(make_check("resolve")), artifacts=(ref,))
@@ -423,9 +437,9 @@ def test_credentials_are_read_at_the_start_of_a_task_and_again_for_a_failure(
 ) -> None:
     read = []
 
-    def counted(environ: Mapping[str, str], public: str = "", names: Collection[str] = ()) -> frozenset[str]:
+    def counted(environ: Mapping[str, str], public: str = "") -> frozenset[str]:
         read.append(public)
-        return secret_values(environ, public, names)
+        return secret_values(environ, public)
 
     def run(_ctx: TaskContext) -> Measured:
         if error:

@@ -140,24 +140,33 @@ JOBS = {
 }
 
 
-def test_names_of_cells_and_checks_in_json_are_no_secrets() -> None:
-    names = {"verl-0-9-0-d2e0b61347f7", "verl-0-8-0-87615c0bc83e", "resolve"}
-    found = secret_values({"MATRIX": json.dumps(JOBS)}, names=names)
-    assert not [secret for secret in found for name in names if secret in {name, " ".join(sorted(names))}]
-    assert "resolve" in secret_values({"MATRIX": json.dumps(JOBS)})
+def test_public_parts_of_json_and_of_a_list_are_no_secrets() -> None:
+    cells = "verl-0-9-0-d2e0b61347f7 verl-0-8-0-87615c0bc83e"
+    environ = {"MATRIX": json.dumps(JOBS), "CELLS": cells}
+    assert set(cells.split()) <= secret_values(environ)
+    public = json.dumps(cells.split())
+    assert secret_values(environ, public) == {json.dumps(JOBS)}
+    assert secret_values({"CELLS": cells}, public) == frozenset()
 
 
-def test_everything_beside_the_names_stays_secret() -> None:
-    names = {"verl-0-9-0-d2e0b61347f7", "resolve"}
-    value = {
+def test_what_calls_itself_a_credential_stays_secret_where_everything_is_public() -> None:
+    parts = {
         "cells": "verl-0-9-0-d2e0b61347f7",
-        "pw": canary("leaf"),
+        "deploy": {"pw": canary("leaf")},
+        "apiKey": [canary("camel")],
         "url": f"https://me:{canary('url')}@x.example",
+        "header": pair("me", canary("pair")),
     }
-    found = secret_values({"JOB": json.dumps(value), "JOB_TOKEN": "resolve"}, names=names)
-    assert {canary("leaf"), canary("url"), json.dumps(value)} <= found
-    # What the name of a variable calls a credential is one, even if it is also a name.
+    environ = {
+        "JOB": json.dumps(parts),
+        "JOB_TOKEN": "resolve",
+        "CONNECTION": f"AccountName=team;AccountKey={canary('key')};password: {canary('words')}",
+    }
+    everything = "\n".join(("resolve", str(parts), environ["CONNECTION"], canary("pair")))
+    found = secret_values(environ, everything)
+    assert {canary(name) for name in ("leaf", "camel", "url", "pair", "key", "words")} <= found
     assert "resolve" in found
+    assert "verl-0-9-0-d2e0b61347f7" not in found
 
 
 def test_a_value_that_is_public_is_no_secret(tmp_path: Path) -> None:
