@@ -19,7 +19,8 @@ from harness.settings import Settings
 def list_patches(settings: Settings, *, as_json: bool) -> int:
     """List every patch file, and the cells that have it.
 
-    Where no cell has a file, the reason is shown; the exit code is 1 if it is a file of this repository.
+    Where no cell has a file, the reason is shown. The exit code is 1 if it is a file of this repository,
+    unless `left_out` in the section `patches` states the reason.
 
     Patches come from patches/UPSTREAM, from the section `patches` of matrix.yaml and, with `include:`, from
     npu-matrix itself. Cells of all profiles and stacks count.
@@ -31,6 +32,7 @@ def list_patches(settings: Settings, *, as_json: bool) -> int:
     cells: dict[str, list[str]] = {}
     names: dict[str, str] = {}
     unread: dict[str, None] = {}
+    cells_of: dict[str, str] = {}
     for cell in matrix.all_cells:
         for upstream in cell.axes:
             for patch in sources.select(upstream, cell.axes):
@@ -38,19 +40,33 @@ def list_patches(settings: Settings, *, as_json: bool) -> int:
                     unread[patch.unread.reason] = None
                     continue
                 names[patch.file] = patch.id
+                cells_of[patch.digest] = patch.file
                 cells.setdefault(patch.file, []).append(cell.stack or cell.id)
+    same = {
+        one.patch.file: cells_of[one.patch.digest]
+        for one in sources.placed
+        if one.patch.file not in cells and one.patch.digest in cells_of
+    }
     # Of the repositories that only the included matrix names, nobody here can change the patches.
     included = {place.where for place in matrix.patch_places if place.is_included}
     unused = [one for one in unused_patches(settings, matrix) if one.where not in included]
-    code = EXIT_UNEXPECTED if any(not one.axis for one in unused) else EXIT_OK
+    mine = [one for one in unused if not one.axis]
+    code = EXIT_UNEXPECTED if any(not one.is_stated for one in mine) else EXIT_OK
     if as_json:
         print_facts(
             "patch-list",
             {
                 "patches": [{"file": file, "id": names[file], "cells": cells[file]} for file in cells],
                 "unused": [
-                    {"file": one.file, "reason": one.reason, "where": str(one.where)} for one in unused
+                    {
+                        "file": one.file,
+                        "reason": one.reason,
+                        "where": str(one.where),
+                        "is_stated": one.is_stated,
+                    }
+                    for one in unused
                 ],
+                "same": same,
                 "unread": list(unread),
                 "problems": [str(problem) for problem in sources.problems],
             },
@@ -59,11 +75,20 @@ def list_patches(settings: Settings, *, as_json: bool) -> int:
     for file, having in cells.items():
         more = f" and {len(having) - 1} more" if len(having) > 1 else ""
         click.echo(f"{names[file]}  in {having[0]}{more}  ({file})")
+    for file, other in same.items():
+        click.echo(f"SAME  {file}: cells have it as {other}")
     for one in unused:
-        click.echo(f"NOT USED  {one.file}: {one.reason}")
+        click.echo(f"{'LEFT OUT' if one.is_stated else 'NOT USED'}  {one.file}: {one.reason}")
     for reason in unread:
         click.echo(f"NOT KNOWN  {reason}")
     for problem in sources.problems:
         click.echo(f"note: {problem}")
-    click.echo(f"{len(cells)} patch files are in cells, {len(unused)} are in none")
+    known = {*sources.files}
+    here = [file for file in cells if file in known or (settings.root / file).is_file()]
+    left = sum(one.is_stated for one in mine)
+    click.echo(
+        f"of this repository: {len(here) + len(same)} patch files are in cells, {left} are left out as "
+        f"matrix.yaml states, {len(mine) - left} are not used; "
+        f"of others: {len(cells) - len(here)} are in cells"
+    )
     return code

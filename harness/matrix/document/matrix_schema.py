@@ -470,6 +470,21 @@ class PatchPlaceEntry(MatrixEntry):
         [],
         description="The versions of the upstream that they are for. Default: what the layout says, else all",
     )
+    files: list[Text] = Field(
+        [],
+        description="Only these files of the folder, for example where it has patches for several upstreams: "
+        "paths relative to the folder, `*` matches within a name. Default: all",
+    )
+    strip: int = Field(
+        1,
+        ge=0,
+        le=12,
+        description="The number N of `patch -pN`: how many leading components the paths in the patches have. "
+        "git writes one, a/ or b/",
+    )
+    left_out: Text = Field(
+        "", description="Why no cell has the patches of the folder, for example because they are for GPUs"
+    )
     branch: Text = Field("", description="Instead of a folder: the branch, tag or commit with the changes")
     base: Text = Field("", description="The branch, tag or commit of the upstream that `branch` started from")
     source: Text = Field("", description="Where the patches come from")

@@ -173,7 +173,9 @@ class PatchPlace:
     upstream: the axis whose source they change; "" if the layout names it. folder: relative to the checkout,
     "" for a branch. axis: the axis whose repository has the folder, at the commit of the cell; "" for the
     checkout. layout: "" to detect it. versions: the versions that they are for; None for those that
-    the layout names, else all. branch, base: the branch with the changes, and what it started from.
+    the layout names, else all. files: globs of the files in the folder that count; empty for all. strip: the
+    number of leading components that their paths have. left_out: why no cell has them, or "".
+    branch, base: the branch with the changes, and what it started from.
     is_included: the entry is of the shipped matrix, which another matrix includes.
     """
 
@@ -182,6 +184,9 @@ class PatchPlace:
     axis: str = ""
     layout: str = ""
     versions: Condition | None = None
+    files: tuple[str, ...] = ()
+    strip: int = 1
+    left_out: str = ""
     branch: str = ""
     base: str = ""
     source: str = ""

@@ -24,6 +24,10 @@ def read_patch_place(resolver: NameResolver, index: int, entry: Entry) -> PatchP
             "a branch needs 'upstream' and 'base'",
             fix="add the axis of the upstream, and the tag or branch of the upstream that it started from",
         )
+    if not folder or entry.get("axis"):
+        for name in ("files", "left_out") + (("strip",) if branch else ()):
+            if entry.get(name):
+                resolver.problem((*path, name), f"{name!r} is for a folder of this repository")
     if folder and not _is_inside(folder):
         resolver.problem(
             (*path, "folder"),
@@ -49,6 +53,9 @@ def read_patch_place(resolver: NameResolver, index: int, entry: Entry) -> PatchP
         axis=text(entry.get("axis", "")),
         layout=text(entry.get("layout", "")),
         versions=condition,
+        files=tuple(texts(entry.get("files") or [])),
+        strip=int(entry.get("strip", 1)),
+        left_out=text(entry.get("left_out", "")),
         branch=branch,
         base=text(entry.get("base", "")),
         source=text(entry.get("source", "")),

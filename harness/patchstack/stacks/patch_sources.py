@@ -21,8 +21,15 @@ from harness.errors import InputError, Location, Problem
 from harness.matrix.model.definitions import Axis, PatchPlace
 from harness.matrix.model.environment_facets import UnreadPatches
 from harness.patchstack.stacks.commit_patches import patches_at
-from harness.patchstack.stacks.patch_stack import SelectedPatch, is_stack, load_stack, upstreams
-from harness.patchstack.stacks.stack_import import ImportedStack, import_patches
+from harness.patchstack.stacks.patch_stack import (
+    PATCH_SUFFIXES,
+    SelectedPatch,
+    is_stack,
+    load_stack,
+    patch_files,
+    upstreams,
+)
+from harness.patchstack.stacks.stack_import import ImportedStack, import_patches, is_named
 from harness.serialisation import JsonValue
 from harness.sources.git.branch_patches import branch_patches
 
@@ -53,12 +60,17 @@ class PlacedPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class UnusedPatch:
-    """A patch file that no cell has. file: relative to the checkout. axis: whose repository has it, or ""."""
+    """A patch file that no cell has.
+
+    file: relative to the checkout. axis: whose repository has it, or "". is_stated: the reason is in
+    matrix.yaml.
+    """
 
     file: str
     reason: str
     where: Location
     axis: str = ""
+    is_stated: bool = False
 
     @property
     def sentence(self) -> str:
@@ -113,7 +125,10 @@ class PatchSources:
         elif own:
             selected += load_stack(self.root / PATCHES, upstream).select(version)
         selected += [one.patch for one in placed if axis and one.is_for(axis, version)]
-        return tuple(selected)
+        once: dict[str, SelectedPatch] = {}
+        for patch in selected:  # Folders of several recipes can have the same patch.
+            once.setdefault(patch.digest or patch.id, patch)
+        return tuple(once.values())
 
     def _of_repositories(
         self, upstream: Axis, versions: Mapping[str, str], *, own: bool
@@ -182,6 +197,20 @@ class PatchSources:
         named = [one.patch.file for one in self.placed] + [one.file for one in self._read.left_out]
         return tuple(dict.fromkeys(named))
 
+    def unnamed(self, files: Iterable[str]) -> tuple[UnusedPatch, ...]:
+        """The patch files among these files of the checkout that no entry and no stack of ours names."""
+        known = {*self.files}
+        own = tuple(f"{PATCHES}/{name}/" for name in upstreams(self.root / PATCHES) if self._own_stack(name))
+        return tuple(
+            UnusedPatch(
+                file=name,
+                reason="no entry of the section `patches` names it",
+                where=Location(self.root / name),
+            )
+            for name in files
+            if name.endswith(PATCH_SUFFIXES) and name not in known and not name.startswith(own)
+        )
+
     def unused(
         self, cells: Iterable[Mapping[str, str]], *, in_repositories: bool = True
     ) -> tuple[UnusedPatch, ...]:
@@ -226,7 +255,9 @@ class PatchSources:
         unused: list[UnusedPatch] = []
         problems: list[Problem] = []
         for place in self.places:
-            if not place.axis:
+            if place.left_out:
+                unused += _stated(self.root, place)
+            elif not place.axis:
                 reader = _branch if place.branch else _folder
                 self._place(reader(self, place, unused, problems), place, placed, unused)
         return PlacedPatches(placed=tuple(placed), left_out=tuple(unused), problems=tuple(problems))
@@ -274,6 +305,16 @@ class PatchSources:
         return packages.get(plain, "")
 
 
+def _stated(root: Path, place: PatchPlace) -> Iterator[UnusedPatch]:
+    """The patch files that no cell has for the reason that matrix.yaml states."""
+    folder = root / place.folder
+    for file in patch_files(folder):
+        if is_named(file, folder, place.files):
+            yield UnusedPatch(
+                file=_relative(file, root), reason=place.left_out, where=place.where, is_stated=True
+            )
+
+
 def _folder(
     sources: PatchSources, place: PatchPlace, unused: list[UnusedPatch], problems: list[Problem]
 ) -> _Found:
@@ -281,7 +322,7 @@ def _folder(
     if not folder.resolve().is_relative_to(sources.root.resolve()):
         raise InputError("this folder is outside of the repository", where=place.where, fix="remove the link")
     try:
-        stack = import_patches(folder, place.layout)
+        stack = import_patches(folder, place.layout, files=place.files, strip=place.strip)
     except InputError as error:
         first = error.problems[0]
         raise InputError(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES, patch_files, read_patch_file
 from harness.patchstack.stacks.summary_claims import Claim, read_claims
 from harness.sources.git.branch_patches import complete_last_line
+from harness.sources.git.patch_paths import with_one_component
 
 PLUGIN = "verl_npu"
 RECIPE = "verl-ascend-recipe"
@@ -27,6 +29,8 @@ ORDER_FILES = (
     "patches/series",
     *(f"{top}{_SUMMARY}" for top in ("", "verl_npu/", "verl_npu/verl_npu/")),
 )
+#: The option of a line in a quilt series; `-pab` is the default, paths in `a/` and `b/`.
+_STRIP = re.compile(r"-p(ab|\d{1,2})")
 _SETTING = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
 #: The start of a file's changes in any kind of patch, and of a hunk.
 _DIFF = re.compile(rb"^(?:diff --git |Index: |--- [^\n]*\n\+\+\+ )", re.MULTILINE)
@@ -71,12 +75,18 @@ class ImportedStack:
     refused: tuple[Problem, ...] = ()
 
 
-def import_patches(folder: Path, layout: str = "") -> ImportedStack:
-    """Read a stack. Without `layout` the format is detected. InputError if the folder has no patches."""
+def import_patches(
+    folder: Path, layout: str = "", *, files: Sequence[str] = (), strip: int = 1
+) -> ImportedStack:
+    """Read a stack. Without `layout` the format is detected. InputError if the folder has no patches.
+
+    files: globs of the files that count, which need not be all of the folder. strip: the number of leading
+    components that the paths in the patches have, where the layout does not say it for each of them.
+    """
     if not folder.is_dir():
         raise InputError("the folder to import from does not exist", where=Location(folder))
     root = _plugin_root(folder)
-    selected = layout or _detected_layout(folder, root)
+    selected = layout or (PLAIN if files else _detected_layout(folder, root))
     if selected == PLUGIN:
         if root is None:
             raise InputError(
@@ -90,14 +100,21 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
     elif selected == QUILT:
         found, problems = _quilt(folder)
     elif selected == PLAIN:
-        found, problems = [_read(file, "", "", folder) for file in patch_files(folder)], []
+        chosen = [file for file in patch_files(folder) if is_named(file, folder, files)]
+        found, problems = [_read(file, "", "", folder) for file in chosen], []
     else:
         raise InputError(f"unknown layout {selected!r}", fix=f"one of {', '.join(LAYOUTS)}")
+    if strip != 1:
+        found = [replace(patch, data=with_one_component(patch.data, strip)) for patch in found]
     problems += [problem for patch in found for problem in _patch_problems(patch)]
     searched = root / "patch" if selected == PLUGIN and root else folder
     left_out = [
         *(problem for problem in problems if _is_unlisted(problem, found)),
-        *_left_out(searched, found, problems),
+        *(
+            problem
+            for problem in _left_out(searched, found, problems)
+            if problem.where and is_named(Path(problem.where.file), folder, files)
+        ),
     ]
     problems += [problem for problem in left_out if problem not in problems]
     if not found:
@@ -120,6 +137,15 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
             for problem in problems
             if selected == QUILT and problem.where and Path(problem.where.file).name == SERIES
         ),
+    )
+
+
+def is_named(file: Path, folder: Path, globs: Sequence[str]) -> bool:
+    """Whether one of the globs is for this file of the folder; without globs, all of its files count."""
+    parts = file.relative_to(folder).parts
+    wanted = (PurePosixPath(glob).parts for glob in globs)
+    return not globs or any(
+        len(parts) == len(one) and all(map(fnmatch.fnmatchcase, parts, one)) for one in wanted
     )
 
 
@@ -357,14 +383,14 @@ def _quilt(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
         elif not file.is_file():
             problems.append(Problem(f"there is no {words[0]}", where))
         else:
-            if len(words) > 1 and words[1] != "-p1":
-                problems.append(
-                    Problem(
-                        f"{words[0]} has to be applied with {words[1]}", where, fix="write it again for -p1"
-                    )
-                )
             named.add(file)
-            patches.append(_read(file, "", "", series.parent.resolve()))
+            patch = _read(file, "", "", series.parent.resolve())
+            option = _STRIP.fullmatch(words[1]) if len(words) == 2 else None
+            if option and option[1] != "ab":
+                patch = replace(patch, data=with_one_component(patch.data, int(option[1])))
+            elif len(words) > 1 and not option:
+                problems.append(Problem(f"{words[0]} has the options {' '.join(words[1:])}", where))
+            patches.append(patch)
     problems += [
         Problem(f"{file.name} is not in the series", Location(file), why=f"{series.name} does not name it")
         for file in patch_files(series.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from harness.digest import digest_bytes
 from harness.errors import InputError, Location
 from harness.package import shipped_root
 from harness.sources.git.mirrors import find_mirror, mirror_folders
+from harness.sources.git.patch_paths import MOST_COMPONENTS, with_one_component
 from harness.sources.git.run_git import run_git
 
 #: How patches of a branch are named, where others have the path of a file.
@@ -100,7 +102,8 @@ def commit_file_name(commit: str, path: str) -> str:
 def read_patch_content(file: str, digest: str, root: Path) -> bytes | None:
     """The patch with this digest: from the checkout, a commit of it or of a mirror, or the shipped patches.
 
-    It may be that of the file with a newline at its end. None if none of them has it: the patch has changed.
+    It may be that of the file with a newline at its end, or with one component before its paths. None if none
+    of them has it: the patch has changed.
     """
     candidates: Sequence[bytes] = ()
     named = _NAME.fullmatch(file)
@@ -113,7 +116,11 @@ def read_patch_content(file: str, digest: str, root: Path) -> bytes | None:
         paths = (root / file, shipped_root() / file)
         candidates = tuple(path.read_bytes() for path in paths if path.is_file())
     completed = (complete_last_line(data) for data in candidates)
-    return next((data for data in (*candidates, *completed) if digest_bytes(data) == digest), None)
+    rewritten = (
+        with_one_component(data, number) for number in range(MOST_COMPONENTS + 1) for data in candidates
+    )
+    found = itertools.chain(candidates, completed, rewritten)
+    return next((data for data in found if digest_bytes(data) == digest), None)
 
 
 def complete_last_line(data: bytes) -> bytes:

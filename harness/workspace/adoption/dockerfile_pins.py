@@ -6,7 +6,7 @@ Only text is read. Variables are replaced by the defaults of the ARG and ENV ins
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from harness.builds.lock.base_image import CHIPS
@@ -27,6 +27,30 @@ _CLONE = re.compile(
     r"git\s+clone\s(?=(?:[^&|;]*\s)?(?:-b|--branch)[\s=](?:core_)?v?(?P<version>[0-9][\w.+!]*))"
     r"[^&|;]*?[/:](?P<name>[\w.-]+?)(?:\.git)?(?=[\s&|;]|$)"
 )
+
+
+#: `git checkout tags/v0.9.0`, in the folder that a `cd` or `git clone` before it names.
+_CHECKOUT = re.compile(
+    r"git\s+(?:-C\s+(?P<folder>\S+)\s+)?(?:checkout|switch)\s+(?:-\S+\s+)*(?:tags/)?(?:core_)?v?(?P<version>\d[\w.+!]*\.[\w.+!]+)"
+    r"(?=[\s;&|)\"']|$)"
+)
+_FOLDER = re.compile(
+    r"(?:\bcd|\bpushd)\s+([^\s;&|)]+)|git\s+clone\s[^&|;]*?[/:]([\w.-]+?)(?:\.git)?(?=[\s&|;]|$)"
+)
+
+
+def _checkout_pins(lines: Iterable[tuple[str, int]]) -> Iterator[tuple[str, str, int]]:
+    """The repository, version and line of each tag that commands check out."""
+    folder = ""
+    for line, number in lines:
+        for command in re.split(r"&&|[;|]", line):
+            entered, checkout = _FOLDER.search(command), _CHECKOUT.search(command)
+            if checkout:
+                name = PurePosixPath((checkout["folder"] or folder).strip("\"'")).name
+                if name:
+                    yield name, checkout["version"], number
+            elif entered:
+                folder = entered[1] or entered[2]
 
 
 def is_dockerfile(path: PurePosixPath) -> bool:
@@ -72,6 +96,20 @@ def dockerfile_pins(text: str) -> Iterator[tuple[str, str, int]]:
             yield named[1], version[1], number
         for clone in _CLONE.finditer(line):
             yield clone["name"], clone["version"].rstrip(","), number
+    yield from _checkout_pins(dockerfile_lines(text))
+
+
+def script_pins(text: str) -> Iterator[tuple[str, str, int]]:
+    """The repository, version and line of each tag that a shell script clones or checks out."""
+    lines = [
+        (line, number)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if not line.lstrip().startswith("#")
+    ]
+    for line, number in lines:
+        for clone in _CLONE.finditer(line):
+            yield clone["name"], clone["version"].rstrip(","), number
+    yield from _checkout_pins(lines)
 
 
 def _cann_version(text: str) -> str:

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from packaging.version import Version
 
 from harness import __version__
-from harness.errors import Location
-from harness.matrix.model.constraints import AxisAgreement
-from harness.matrix.model.definitions import Axis, PatchPlace, Stack
-from harness.matrix.model.versions import parse_version
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.package import data_file
-from harness.patchstack.stacks.patch_sources import PatchSources, PlacedPatch
 from harness.settings import MATRIX_FILE
 from harness.workspace.adoption.dockerfile_pins import is_dockerfile
-from harness.workspace.adoption.pinned_versions import PinnedVersion
+from harness.workspace.adoption.first_stacks import OwnStack, is_for_cann, own_stacks, shipped_stacks
+from harness.workspace.adoption.found_patches import FoundPatches
 from harness.workspace.adoption.repository_survey import RepositorySurvey
 
 WORKFLOW = ".github/workflows/npu-matrix.yml"
 IGNORED = (".npu-matrix/", "/reports/", "/npu-matrix-demo/")
-#: The Python of cells whose repository does not say. Every torch_npu of the matrix has wheels for it.
-_PYTHON = "3.11"
-_PATCHES_HERE = 3
 #: The profile on the simulated device that a fork of verl gets.
 SIMULATED = "simulated"
 #: The suites of the upstreams take minutes to hours: longer than a first report or a gate may.
 _UPSTREAM_TESTS = "upstream-tests"
-#: More stacks than this are no first matrix; the user adds the others.
-_MOST_STACKS = 8
 #: More folders of scripts than this are linted in one step.
 _MOST_FOLDERS = 4
-#: A folder that pins none of these is not about this stack.
-_NPU_AXES = frozenset({"verl", "vllm_ascend", "torch_npu"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +79,8 @@ def _ignore(root: Path) -> FirstFile:
 
 def matrix_text(survey: RepositorySurvey, shipped: Matrix) -> str:
     """The text of matrix.yaml, with a comment on where each value comes from."""
-    own = _own_stacks(survey, shipped)
-    chosen = _shipped_stacks(survey, shipped, has_own=bool(own))
+    own = own_stacks(survey, shipped)
+    chosen = shipped_stacks(survey, shipped, own)
     lines = [
         f"# Made by npu-matrix init for {survey.kind}. Check it with: npu-matrix matrix validate",
         "# Axes, constraints, pins and published stacks come from the matrix of npu-matrix.",
@@ -145,18 +133,7 @@ def _without(shipped: Matrix, start: str) -> Iterator[str]:
 
 
 def _patches_section(survey: RepositorySurvey) -> Iterator[str]:
-    entries = []
-    for found in survey.patches:
-        if found.reason:
-            names = [PurePosixPath(file).name for file in found.files[:_PATCHES_HERE]]
-            files = ", ".join(names) + (" ..." if len(found.files) > _PATCHES_HERE else "")
-            entries.append(f"  # not used: {_one_line(found.folder)} ({_one_line(files)}): {found.reason}")
-            continue
-        layout = f", layout: {found.layout}" if found.layout else ""
-        upstream = f", upstream: {found.upstream}" if found.upstream else ""
-        folder = _quoted(found.folder)
-        versions = f', versions: "=={found.version}"' if found.version else ""
-        entries.append(f"  - {{folder: {folder}{layout}{upstream}{versions}}}  # {len(found.files)} files")
+    entries = [_patch_entry(found) for found in survey.patches]
     if survey.fork and survey.fork.base:
         fork = survey.fork
         base = _quoted(fork.base)
@@ -164,127 +141,25 @@ def _patches_section(survey: RepositorySurvey) -> Iterator[str]:
         entries.append(
             f"  - {{branch: HEAD, base: {base}, upstream: {fork.axis}}}  # {fork.commits} commits{note}"
         )
-    if not any(entry.startswith("  -") for entry in entries):
-        yield from (f"#{entry[3:]}" for entry in entries)
+    if not entries:
         return
     yield "patches:"
     yield from entries
     yield ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnStack:
-    """A stack that a folder of the repository pins. axes: axis -> (version, where it is from)."""
-
-    name: str
-    title: str
-    source: str
-    axes: Mapping[str, tuple[str, str]]
-
-
-def _own_stacks(survey: RepositorySurvey, shipped: Matrix) -> list[OwnStack]:
-    """The stacks that the repository itself pins: one for each folder with pins, and that of a fork."""
-    fork = survey.fork
-    found: list[OwnStack] = []
-    for folder, pins in _stack_pins(survey).items():
-        axes = {axis: (pin.version, pin.where) for axis, pin in pins.items()}
-        files = dict.fromkeys(pin.where.rpartition(":")[0] for pin in pins.values())
-        if fork and fork.base and fork.version:
-            base = (
-                "the commit of today; later commits are its patches"
-                if fork.of == "HEAD"
-                else f"where HEAD left {fork.of}"
-                if fork.of
-                else f"the release before HEAD; base {fork.base}"
-            )
-            axes[fork.axis] = (fork.version, base)
-            files[f"git history, {fork.of or fork.base}"] = None
-        if not _NPU_AXES & axes.keys():
-            continue
-        axes |= _published_with(axes, shipped)
-        if "python" not in axes:
-            axes["python"] = (_PYTHON, "not pinned here; write the Python of your environment")
-        axes["device"] = ("npu", "checks that need an NPU are not run where there is none")
-        where = "" if folder == "." else f"/{folder}"
-        found.append(
-            OwnStack(
-                name=_stack_name(survey.root.resolve().name, folder, {one.name for one in found}),
-                title=f"what {survey.root.resolve().name}{where} pins",
-                source=", ".join(files),
-                axes=axes,
-            )
-        )
-    return found[:_MOST_STACKS]
-
-
-def _stack_pins(survey: RepositorySurvey) -> dict[str, Mapping[str, PinnedVersion]]:
-    """The pins of each stack: of every folder, in a fork of its top folder, and of Dockerfiles.
-
-    A Dockerfile installs the requirements at the top, too. Left out are those that pin no package for NPUs,
-    those for older CANN releases than the newest one, and those with the versions of another one.
-    """
-    top = survey.pins.get(".", {})
-    folders = {
-        folder: pins
-        for folder, pins in survey.pins.items()
-        if not is_dockerfile(PurePosixPath(folder)) and (folder == "." or not survey.fork)
+def _patch_entry(found: FoundPatches) -> str:
+    """The entry for patches; of those that were not placed, it states why."""
+    settings = {
+        "layout": found.layout if not found.reason else "",
+        "upstream": found.upstream,
+        "versions": _quoted(f"=={found.version}") if found.version else "",
+        "files": f"[{', '.join(map(_quoted, found.only))}]" if found.only else "",
+        "strip": str(found.strip) if found.strip != 1 else "",
+        "left_out": _quoted(found.reason) if found.reason else "",
     }
-    stacks: dict[str, Mapping[str, PinnedVersion]] = {".": top, **folders}
-    files = {
-        name: merged
-        for name, pins in survey.pins.items()
-        # A fork of verl or vllm-ascend installs itself.
-        if is_for_cann(name, pins) and (_NPU_AXES & (merged := {**top, **pins}).keys() or survey.fork)
-    }
-    newest = max((parse_version("cann", pins["cann"].version) for pins in files.values()), default=None)
-    if newest is not None and "cann" in top:
-        newest = max(newest, parse_version("cann", top["cann"].version))
-    is_bare = not {"torch_npu", "vllm_ascend"} & top.keys()
-    known = [_versions(pins) for pins in stacks.values()]
-    for name, pins in files.items():
-        if parse_version("cann", pins["cann"].version) == newest and _versions(pins) not in known:
-            stacks[name] = pins
-            known.append(_versions(pins))
-    if is_bare and len(stacks) > 1:  # The others have the same requirements, and more.
-        del stacks["."]
-    return stacks
-
-
-def is_for_cann(name: str, pins: Mapping[str, PinnedVersion]) -> bool:
-    """Whether these are the pins of a Dockerfile with a CANN image for an NPU that the matrix has."""
-    return is_dockerfile(PurePosixPath(name)) and {"cann", "soc"} <= pins.keys()
-
-
-def _versions(pins: Mapping[str, PinnedVersion]) -> dict[str, str]:
-    return {axis: pin.version for axis, pin in pins.items()}
-
-
-def _published_with(axes: Mapping[str, tuple[str, str]], shipped: Matrix) -> dict[str, tuple[str, str]]:
-    """Packages that must agree with a pinned one and are not pinned, as a published table lists them for it.
-
-    vllm-ascend pins no vLLM, but is published for one release of it.
-    """
-    found = {}
-    for rule in (rule for one in shipped.constraints.values() for rule in one.require):
-        if not isinstance(rule, AxisAgreement) or rule.axis in axes or rule.other not in axes:
-            continue
-        version = shipped.axes[rule.other].parse(axes[rule.other][0])
-        if ".dev" in version.nominal:  # The tables list releases.
-            continue
-        for table in shipped.published.values():
-            if table.key == rule.other and rule.axis in table.columns:
-                listed = table.column(rule.axis).get(version.nominal)
-                if listed and _is_version(shipped.axes[rule.axis], listed):
-                    found[rule.axis] = (listed, f"not pinned here; {table.title} lists it")
-    return found
-
-
-def _is_version(axis: Axis, text: str) -> bool:
-    try:
-        axis.parse(text)
-    except ValueError:
-        return False
-    return True
+    more = "".join(f", {name}: {value}" for name, value in settings.items() if value)
+    return f"  - {{folder: {_quoted(found.folder)}{more}}}  # {len(found.files)} files"
 
 
 def _stack_lines(stack: OwnStack) -> Iterator[str]:
@@ -297,51 +172,12 @@ def _stack_lines(stack: OwnStack) -> Iterator[str]:
     yield ""
 
 
-def _shipped_stacks(survey: RepositorySurvey, shipped: Matrix, *, has_own: bool) -> list[str]:
-    """The shipped stacks that the patches of the repository are for, else the newest release of verl."""
-    places = tuple(
-        PatchPlace(upstream=one.upstream, folder=one.folder, layout=one.layout, where=Location(MATRIX_FILE))
-        for one in survey.patches
-        if not one.reason
-    )
-    sources = PatchSources(root=survey.root, shipped=None, places=places, axes=shipped.axes)
-    pinned = [one for one in sources.placed if one.pin]
-    named = [
-        stack.name
-        for stack in shipped.stacks.values()
-        if stack.name not in shipped.migrations and _is_named(stack, pinned, survey, shipped)
-    ]
-    if named or has_own:
-        return named
-    releases = [
-        (Version(stack.axes["verl"]), stack.name)
-        for stack in shipped.stacks.values()
-        if "@" not in stack.axes.get("verl", "@") and stack.name not in shipped.migrations
-    ]
-    return [max(releases)[1]] if releases else list(shipped.stacks)[:1]
-
-
-def _is_named(stack: Stack, pinned: Sequence[PlacedPatch], survey: RepositorySurvey, shipped: Matrix) -> bool:
-    """Whether a patch is for a commit or release of the stack by the name of its folder or file."""
-    return any(
-        one.upstream in stack.axes and one.is_for(shipped.axes[one.upstream], stack.axes[one.upstream])
-        for one in pinned
-    ) or any(
-        _is_release(stack.axes.get(one.upstream, ""), one.version) for one in survey.patches if one.version
-    )
-
-
-def _is_release(value: str, version: str) -> bool:
-    """Whether the value of a stack is this release, and no commit."""
-    return bool(value) and "@" not in value and Version(value) == Version(version)
-
-
 def workflow_text(survey: RepositorySurvey, shipped: Matrix) -> str:
     """The gate workflow for GitHub. Scripts are linted where the repository has launch scripts."""
     text = data_file("workspace/adoption/gate-workflow.yml").read_text(encoding="utf-8")
     lint = ""
     verl = (stack.axes.get("verl", "@") for stack in shipped.stacks.values())
-    own = [stack.axes for stack in _own_stacks(survey, shipped)]
+    own = [stack.axes for stack in own_stacks(survey, shipped)]
     # Without own stacks, the profile has shipped ones, which are of verl.
     has_verl = not own or any("verl" in axes for axes in own)
     version = "profile" if has_verl else max((one for one in verl if "@" not in one), key=Version)
@@ -367,21 +203,6 @@ def _one_line(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def _stack_name(repository: str, folder: str, taken: Collection[str]) -> str:
-    """A name that no other stack has. Of a Dockerfile, the words after `Dockerfile` count."""
-    path = PurePosixPath(folder)
-    if is_dockerfile(path):
-        folder = re.sub(r"(?i)(docker|container)file", "", path.name)
-    name = _name(f"{repository}/{folder}")
-    return next(one for n in itertools.count(1) if (one := f"{name}-{n}" if n > 1 else name) not in taken)
-
-
-def _name(text: str) -> str:
-    """A name for a stack: lower-case letters, digits and dashes."""
-    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-")
-    return name or "this-repository"
-
-
 def describe(survey: RepositorySurvey) -> Sequence[str]:
     """What was found, one line each, for the user to check."""
     lines = [f"{survey.root}: {survey.kind}"]
@@ -389,7 +210,8 @@ def describe(survey: RepositorySurvey) -> Sequence[str]:
         what = (
             f"not used: {found.reason}" if found.reason else (found.layout or f"patches of {found.upstream}")
         )
-        lines.append(f"  patches   {found.folder}: {len(found.files)} files, {what}")
+        paths = f", paths for -p{found.strip}" if found.strip != 1 else ""
+        lines.append(f"  patches   {found.folder}: {len(found.files)} files, {what}{paths}")
     if survey.own_stacks:
         lines.append(
             f"  patches   patches/: stacks of {', '.join(survey.own_stacks)} in the format of npu-matrix"
@@ -423,7 +245,13 @@ def as_json(survey: RepositorySurvey, files: Sequence[FirstFile]) -> Mapping[str
     return {
         "kind": survey.kind,
         "patches": [
-            {"folder": one.folder, "layout": one.layout, "upstream": one.upstream, "files": list(one.files)}
+            {
+                "folder": one.folder,
+                "layout": one.layout,
+                "upstream": one.upstream,
+                "files": list(one.files),
+                "strip": one.strip,
+            }
             | ({"reason": one.reason} if one.reason else {})
             for one in survey.patches
         ],

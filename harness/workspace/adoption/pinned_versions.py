@@ -11,7 +11,12 @@ import tomllib
 
 from harness.matrix.model.definitions import Axis
 from harness.patchstack.stacks.stack_import import REQUIRED_VERL
-from harness.workspace.adoption.dockerfile_pins import dockerfile_lines, dockerfile_pins, is_dockerfile
+from harness.workspace.adoption.dockerfile_pins import (
+    dockerfile_lines,
+    dockerfile_pins,
+    is_dockerfile,
+    script_pins,
+)
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)\s*==\s*([0-9][A-Za-z0-9_.+!]*)(?!\S*\*)")
 #: A requirement on a tag of a repository: `verl @ git+https://github.com/verl-project/verl@v0.6.1#egg=verl`.
@@ -25,6 +30,7 @@ _FOR_NPU = re.compile(r"npu|ascend|cann")
 #: Not setup.py: what it pins are mostly extras of other hardware.
 _NAMES = re.compile(rf"requirements[\w.-]*\.txt|pyproject\.toml|constraints[\w.-]*\.txt|{REQUIRED_VERL}")
 _PLAIN_DOCKERFILES = frozenset({"Dockerfile", "Containerfile"})
+_SCRIPT = ".sh"
 _MAX_BYTES = 1 << 20
 
 
@@ -49,10 +55,10 @@ def find_pins(
     names = _axis_names(axes)
     found: dict[str, dict[str, list[tuple[str, str]]]] = {}
     # Requirements come before a Dockerfile, whose comments and stages may name older versions.
-    for name in sorted(files, key=lambda name: (name.count("/"), is_dockerfile(PurePosixPath(name)), name)):
+    for name in sorted(files, key=_rank):
         path = PurePosixPath(name)
         in_dockerfile = is_dockerfile(path)
-        if not in_dockerfile and not _NAMES.fullmatch(path.name):
+        if not in_dockerfile and not _NAMES.fullmatch(path.name) and path.suffix != _SCRIPT:
             continue
         is_own = in_dockerfile and path.name not in _PLAIN_DOCKERFILES
         for package, version, line in _pins_of(root / name):
@@ -61,6 +67,11 @@ def find_pins(
                 pins = found.setdefault(name if is_own else str(path.parent), {})
                 pins.setdefault(axis, []).append((version, f"{name}:{line}"))
     return {folder: {axis: _first(places) for axis, places in pins.items()} for folder, pins in found.items()}
+
+
+def _rank(name: str) -> tuple[int, bool, bool, str]:
+    path = PurePosixPath(name)
+    return name.count("/"), path.suffix == _SCRIPT, is_dockerfile(path), name
 
 
 def _axis_names(axes: Mapping[str, Axis]) -> dict[str, str]:
@@ -89,6 +100,9 @@ def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
     if is_dockerfile(PurePosixPath(file.name)):
         yield from dockerfile_pins(text)
         numbered = dockerfile_lines(text)
+    if file.suffix == _SCRIPT:  # It installs sources; the versions in other commands may be anything.
+        yield from script_pins(text)
+        return
     always = _always_required(text) if file.name == "pyproject.toml" else None
     for line, number in numbered:
         if file.name == REQUIRED_VERL:

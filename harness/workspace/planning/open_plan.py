@@ -33,6 +33,7 @@ from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
 from harness.plan.tasks.planner import make_plan
 from harness.plan.tasks.task import Plan
 from harness.settings import FOUND, MATRIX_FILE, Settings
+from harness.sources.git.checkout import GitCheckout
 from harness.upstream_tests.suite_check import SUITE_CHECK_NAMES
 from harness.verdict.suite_known_failures import FOLDER as KNOWN_FAILURES
 from harness.verdict.suite_known_failures import KnownFailures, expected_tests, read_known_failures
@@ -211,14 +212,19 @@ def patch_sources(settings: Settings, matrix: Matrix) -> PatchSources:
 def unused_patches(
     settings: Settings, matrix: Matrix, *, in_repositories: bool = True
 ) -> tuple[UnusedPatch, ...]:
-    """The patch files of the section `patches` that no cell of any profile has."""
+    """The patch files that no cell of any profile has: of the section `patches`, and those it does not name.
+
+    The latter only where the checkout uses the shipped matrix: npu-matrix itself has patches to test it with.
+    """
     cells = [cell.axes for cell in matrix.all_cells] if matrix.patch_places else []
-    return patch_sources(settings, matrix).unused(cells, in_repositories=in_repositories)
+    sources = patch_sources(settings, matrix)
+    unnamed = sources.unnamed(GitCheckout(settings.root).files()) if matrix.includes_shipped else ()
+    return (*sources.unused(cells, in_repositories=in_repositories), *unnamed)
 
 
 def _unused_patches(settings: Settings, matrix: Matrix) -> tuple[str, ...]:
     """A notice if patch files of this checkout are in no cell."""
-    unused = unused_patches(settings, matrix, in_repositories=False)
+    unused = [one for one in unused_patches(settings, matrix, in_repositories=False) if not one.is_stated]
     if not unused:
         return ()
     more = f", and {len(unused) - 1} more" if len(unused) > 1 else ""

@@ -9,6 +9,7 @@ import pytest
 
 from harness.errors import InputError
 from harness.matrix.reading.load_matrix import parse_matrix
+from harness.patchstack.format.diff_parser import parse_patch
 from harness.patchstack.stacks.patch_sources import PatchSources
 from harness.patchstack.stacks.patch_stack import SelectedPatch
 from harness.plan.change.revision import extract_revision, resolve_revision
@@ -221,3 +222,39 @@ def test_in_the_tree_of_a_revision_head_is_that_revision(
     for facet in sources(there, entry).facet("verl", {"verl": "0.7.1"}):
         assert SelectedPatch.from_facet(facet, there).data
     assert git(fork, "worktree", "list").count("\n") == 0, "the repository does not know it"
+
+
+def test_files_and_strip_place_patches_of_a_shared_folder(tmp_path: Path) -> None:
+    write(tmp_path, "p/verl.patch", "p/gcc.patch", "p/sub/verl.patch")
+    (tmp_path / "p/p0.diff").write_text(PATCH.format(7).replace(" a/", " ").replace(" b/", " "))
+    found = sources(
+        tmp_path,
+        "  - {folder: p, upstream: verl, files: [verl.patch]}\n"
+        "  - {folder: p, upstream: verl, files: ['*.diff'], strip: 0}\n"
+        "  - {folder: p, files: [gcc.patch], left_out: it is for the compiler}",
+    )
+    chosen = found.select("verl", {"verl": "0.7.1"})
+    assert names(chosen) == ["verl/verl", "verl/p0"]
+    assert [parse_patch(patch.data).files[0].path for patch in chosen] == ["verl/x.py"] * 2
+    for patch in chosen:
+        assert SelectedPatch.from_facet(patch.facet(), tmp_path) == patch
+    assert [(one.file, one.is_stated) for one in found.unused([{"verl": "0.7.1"}])] == [("p/gcc.patch", True)]
+    assert [one.file for one in found.unnamed(["p/sub/verl.patch", "p/gcc.patch", "README"])] == [
+        "p/sub/verl.patch"
+    ]
+
+
+def test_the_same_patch_in_two_folders_is_applied_once(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        write(tmp_path, f"{folder}/x.patch")
+    found = sources(tmp_path, "  - {folder: a, upstream: verl}\n  - {folder: b, upstream: verl}")
+    assert [patch.file for patch in found.select("verl", {"verl": "0.7.1"})] == ["a/x.patch"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["branch: main, base: v1, upstream: verl, strip: 2", "axis: verl, folder: x, left_out: no"],
+)
+def test_settings_of_a_folder_are_for_folders_of_the_repository(entry: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is for a folder of this repository"):
+        sources(tmp_path, f"  - {{{entry}}}")

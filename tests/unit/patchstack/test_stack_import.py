@@ -143,12 +143,12 @@ def test_recipes_pin_their_upstreams(tmp_path: Path) -> None:
 def test_a_quilt_series_gives_the_order_and_problems(tmp_path: Path) -> None:
     for name in ("b.patch", "a.patch", "c.patch"):
         (tmp_path / name).write_bytes(PATCH)
-    (tmp_path / "series").write_text("# order\nb.patch\na.patch -p0\n../x.patch\nnone.patch\n")
+    (tmp_path / "series").write_text("# order\nb.patch\na.patch -R\n../x.patch\nnone.patch\n")
     found = import_patches(tmp_path)
     assert found.layout == QUILT
     assert [patch.name for patch in found.patches] == ["b.patch", "a.patch"]
     assert problem_texts(found) == [
-        "a.patch has to be applied with -p0 @3",
+        "a.patch has the options -R @3",
         "../x.patch is outside the folder @4",
         "there is no none.patch @5",
         "c.patch is not in the series @0",

@@ -162,13 +162,66 @@ def test_quilt_and_format_patch_folders_are_found_by_what_they_change(tmp_path: 
     )
     done = init(root)
     own = [place for place in load_matrix(root / "matrix.yaml").patch_places if not place.is_included]
-    places = {place.folder: place.upstream for place in own}
-    assert places == {"debian/patches": "verl", "npu": "vllm_ascend", "q": "verl"}
+    assert sorted((one.folder, one.upstream, one.files, one.strip, bool(one.left_out)) for one in own) == [
+        ("debian/patches", "verl", (), 1, False),
+        ("half", "", ("b.patch",), 1, True),
+        ("half", "verl", ("a.patch",), 1, False),
+        ("misc", "", (), 1, True),
+        ("mixed", "verl", ("a.patch",), 1, False),
+        ("mixed", "vllm", ("b.patch",), 1, False),
+        ("npu", "vllm_ascend", (), 1, False),
+        ("p0", "verl", (), 0, False),
+        ("q", "verl", (), 1, False),
+    ]
     assert "misc: 1 files, not used: they change no package" in done.output
-    assert "p0: 1 files, not used: they change verl with -p0" in done.output
-    assert "half: 2 files, not used: they change verl and projects that are no axis" in done.output
-    assert "mixed: 2 files, not used: they change several projects (verl, vllm)" in done.output
-    assert "# not used: mixed (a.patch, b.patch)" in (root / "matrix.yaml").read_text()
+    assert "p0: 1 files, patches of verl, paths for -p0" in done.output
+
+
+SOURCES = "rl/qwen3"
+
+
+def test_paths_of_the_repository_that_patches_lie_in_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in repositories that download the sources of upstreams into one of their folders."""
+    deep = PATCH.format("verl").replace("/verl/", f"/{SOURCES}/verl/")
+    adapter = PATCH.format("x").replace("/x/", "/lmcache/integration/vllm/")
+    root = write(
+        tmp_path,
+        {
+            f"{SOURCES}/README.md": "",
+            f"{SOURCES}/get.sh": "git clone https://x.org/m/verl.git\ncd verl\ngit checkout v0.6.1\n",
+            f"{SOURCES}/patches/verl/0001-a.patch": deep,
+            f"{SOURCES}/patches/verl/0002-tests.patch": PATCH.format("tests"),
+            "other/README.md": "",
+            "other/patches/verl.patch": PATCH.format("verl"),
+            "kv/adapter.patch": adapter,
+            "python/sglang.patch": PATCH.format("python"),
+        },
+    )
+    matrix = matrix_of(root)
+    own = {
+        (one.folder, one.upstream, one.strip, bool(one.versions), bool(one.left_out))
+        for one in matrix.patch_places
+        if not one.is_included
+    }
+    assert own == {
+        (f"{SOURCES}/patches/verl", "verl", 3, True, False),
+        # Another project's, for a version that it does not say.
+        ("other/patches", "verl", 1, False, True),
+        # A package of another project that contains a folder `vllm`, and a folder `python`.
+        ("kv", "", 1, False, True),
+        ("python", "", 1, False, True),
+    }
+    assert [matrix.stacks[name].axes["verl"] for name in selected(matrix)] == ["0.6.1"]
+    monkeypatch.chdir(root)
+    listed = patches(root, "list")
+    assert listed.exit_code == 0, listed.output
+    assert "of this repository: 2 patch files are in cells, 3 are left out" in listed.output
+    write(root, {"new/fix.patch": PATCH.format("verl")})
+    listed = patches(root, "list")
+    assert listed.exit_code == 1
+    assert "NOT USED  new/fix.patch: no entry of the section `patches` names it" in listed.output
 
 
 def test_an_empty_folder_gets_the_newest_release(tmp_path: Path) -> None:
@@ -339,7 +392,7 @@ npu = ["vllm-ascend==0.18.0"]
         "device": "npu",
     }
     text = (root / "matrix.yaml").read_text()
-    assert "not used: docker/rocm/patches (a.patch): they are for other hardware than NPUs" in text
+    assert 'docker/rocm/patches, left_out: "they are for other hardware than NPUs"' in text
     assert "folder: cuda_graph, upstream: verl" in text
 
 

@@ -1,0 +1,282 @@
+"""The patch files of a repository, and the entry of the section `patches` for each of them.
+
+Where a patch belongs follows from the paths that it changes: `a/verl/utils/x.py` is for verl, and so is
+`a/rl/verl/utils/x.py` of a repository that keeps the sources of verl in `rl/verl`.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from harness.matrix.model.definitions import Axis
+from harness.patchstack.stacks.patch_sources import names_version
+from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES
+from harness.patchstack.stacks.stack_import import PLUGIN, QUILT, RECIPE, REQUIRED_VERL
+from harness.sources.git.patch_paths import changed_paths
+
+_PLUGIN_PATCH = re.compile(r"(?:(?P<top>.+)/)?patch/[^/]+/[^/]+/[^/]+\.patch")
+#: Import name -> axis, where they differ.
+_IMPORTS = {"megatron": "megatron_core"}
+_MAX_BYTES = 4 << 20
+#: Folders and words in names of files that are for other hardware than NPUs.
+_OTHER_HARDWARE = re.compile(r"cuda|cu\d+|nvidia|gpu|rocm|amd|xpu|hpu|tpu|musa|mlu|.*cambricon.*")
+#: Folders beside the package in the repositories of Python projects.
+_BESIDE_PACKAGES = frozenset(
+    {"benchmark", "benchmarks", "cmake", "csrc", "doc", "docker", "docs", "example", "examples", "recipe"}
+    | {"recipes", "requirements", "script", "scripts", "test", "tests", "tools", ".buildkite", ".github"}
+)
+NO_AXIS = "they change no package that is an axis of the matrix"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundPatches:
+    """Patches for one entry of the section `patches`.
+
+    version: the release of the upstream that the folder or the files are named after, or "". only: globs of
+    the files, if the folder has others, too. strip: the number of leading components in their paths. reason:
+    why they were not placed, or "".
+    """
+
+    folder: str
+    layout: str
+    upstream: str
+    files: tuple[str, ...]
+    version: str = ""
+    only: tuple[str, ...] = ()
+    strip: int = 1
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """What a patch file is for. is_open: it changes no package, so that it can belong to those beside it."""
+
+    upstream: str = ""
+    strip: int = 1
+    version: str = ""
+    reason: str = ""
+    is_open: bool = False
+
+
+def is_for_other_hardware(path: PurePosixPath) -> bool:
+    """Whether a folder of the path, or a word in the name of a file, names other hardware."""
+    words = (*path.parts[:-1], *re.split(r"[-_.]", path.name))
+    return any(_OTHER_HARDWARE.fullmatch(word.lower()) for word in words)
+
+
+def find_patches(
+    root: Path, files: Sequence[str], own: Sequence[str], axes: Mapping[str, Axis]
+) -> Iterator[FoundPatches]:
+    """Every patch file once, grouped by the entry that can name it.
+
+    own: upstreams with stacks in the format of this project.
+    """
+    names = [
+        name
+        for name in sorted(files)
+        if PurePosixPath(name).suffix in PATCH_SUFFIXES
+        and not any(name.startswith(f"patches/{upstream}/") for upstream in own)
+    ]
+    # A patch changes sources: not the interpreter, although a folder of a project can be named `python`.
+    sources = {name: axis for name, axis in axes.items() if axis.package}
+    plain: dict[str, list[str]] = {}
+    for (folder, layout), inside in _by_layout(names, files).items():
+        if layout in {PLUGIN, RECIPE}:
+            yield FoundPatches(folder=folder, layout=layout, upstream="", files=tuple(inside))
+        elif layout == QUILT:
+            yield _series(root, folder, inside, sources)
+        else:
+            plain[folder] = inside
+    for folder, inside in plain.items():
+        below = [name for name in names if PurePosixPath(name).is_relative_to(folder)]
+        targets = _targets(root, folder, inside, files, sources)
+        for target in dict.fromkeys(targets.values()):
+            mine = tuple(name for name in inside if targets[name] == target)
+            yield FoundPatches(
+                folder=folder,
+                layout="",
+                upstream=target.upstream,
+                files=mine,
+                version=target.version,
+                only=() if len(mine) == len(below) else _globs(folder, mine, below),
+                strip=target.strip,
+                reason=target.reason,
+            )
+
+
+def with_versions(
+    patches: Sequence[FoundPatches], files: Sequence[str], pinned: Mapping[str, Mapping[str, str]]
+) -> tuple[FoundPatches, ...]:
+    """The patches; where projects have patches for one upstream or pin it, only for the version of their own.
+
+    A project is the nearest folder above the patches that has other files. If several projects have patches
+    for an upstream, those of one that pins no version are left out: they must not get into cells of the
+    others. pinned: folder -> axis -> version.
+    """
+    with_files = {path.parent for path in map(PurePosixPath, files) if path.suffix not in PATCH_SUFFIXES}
+    top = PurePosixPath(".")
+    projects = {
+        one.folder: next((up for up in PurePosixPath(one.folder).parents if up in with_files), top)
+        for one in patches
+    }
+    result = []
+    for one in patches:
+        is_open = bool(one.upstream) and not (one.layout or one.version or one.reason or _has_versions(one))
+        is_shared = len({projects[two.folder] for two in patches if two.upstream == one.upstream}) > 1
+        known = {pins[one.upstream] for pins in pinned.values() if one.upstream in pins}
+        above = (projects[one.folder], *projects[one.folder].parents)
+        pins = (pinned.get(str(folder), {}).get(one.upstream, "") for folder in above)
+        version = next(filter(None, pins), "")
+        if is_open and (is_shared or (version and len(known) > 1)):
+            reason = f"other projects here patch {one.upstream}, too, and this one pins no version of it: "
+            placed = replace(one, version=version, reason="" if version else f"{reason}write `versions`")
+            result.append(placed)
+        else:
+            result.append(one)
+    return tuple(result)
+
+
+def _has_versions(found: FoundPatches) -> bool:
+    """Whether the folders right above the files are named after versions."""
+    return any(names_version(PurePosixPath(name).parent.name) for name in found.files)
+
+
+def _by_layout(names: Sequence[str], files: Sequence[str]) -> dict[tuple[str, str], list[str]]:
+    """(folder, layout) -> its patch files. The layout "" is for folders without one."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    required = [PurePosixPath(name).parent for name in files if PurePosixPath(name).name == REQUIRED_VERL]
+    series = {PurePosixPath(name).parent for name in files if PurePosixPath(name).name == SERIES}
+    for name in names:
+        path = PurePosixPath(name)
+        plugin = _PLUGIN_PATCH.fullmatch(name)
+        recipes = [folder for folder in required if path.is_relative_to(folder)]
+        if plugin:
+            key = (plugin["top"] or ".", PLUGIN)
+        elif recipes:
+            key = (str(max(recipes, key=lambda one: len(one.parts))), RECIPE)
+        elif path.parent in series:
+            key = (str(path.parent), QUILT)
+        else:
+            key = (str(path.parent.parent if names_version(path.parent.name) else path.parent), "")
+        groups.setdefault(key, []).append(name)
+    return groups
+
+
+def _series(root: Path, folder: str, inside: Sequence[str], axes: Mapping[str, Axis]) -> FoundPatches:
+    """A quilt series, which is for one upstream."""
+    found = {place[0] for name in inside for place in _places(root / name, axes).values() if place}
+    if len(found) > 1:
+        reason = f"they change several projects ({', '.join(sorted(found))}): give each a series of its own"
+    else:
+        reason = "" if found else NO_AXIS
+    upstream = found.pop() if len(found) == 1 else ""
+    return FoundPatches(folder=folder, layout=QUILT, upstream=upstream, files=tuple(inside), reason=reason)
+
+
+def _targets(
+    root: Path, folder: str, inside: Sequence[str], files: Sequence[str], axes: Mapping[str, Axis]
+) -> dict[str, _Target]:
+    """Patch file -> what it is for. What changes no package goes with the others, if these are for one."""
+    if is_for_other_hardware(PurePosixPath(folder, "x")):
+        return dict.fromkeys(inside, _Target(reason="they are for other hardware than NPUs"))
+    folders = frozenset(str(parent) for name in files for parent in PurePosixPath(name).parents)
+    changed = {name: _places(root / name, axes) for name in inside}
+    usual = Counter(place for places in changed.values() for place in places.values() if place)
+    found = {name: _target(name, places, usual, folders, axes) for name, places in changed.items()}
+    known = {one for one in found.values() if one.upstream}
+    beside = known.pop() if len(known) == 1 else None
+    return {name: beside if beside and one.is_open else one for name, one in found.items()}
+
+
+_Place = tuple[str, int]
+_Places = Mapping[tuple[str, ...], _Place | None]
+
+
+def _places(file: Path, axes: Mapping[str, Axis]) -> _Places:
+    """The parts of each changed path -> the axis whose package it is in, and the components before that."""
+    packages = {axis: axis for axis in axes} | {word: axis for word, axis in _IMPORTS.items() if axis in axes}
+    try:
+        paths = changed_paths(file.read_bytes()[:_MAX_BYTES])
+        return {parts: _package(parts, packages) for parts in (PurePosixPath(path).parts for path in paths)}
+    except OSError:
+        return {}
+
+
+def _target(
+    name: str, places: _Places, usual: Counter[_Place], folders: frozenset[str], axes: Mapping[str, Axis]
+) -> _Target:
+    """What a patch file is for. usual: how often the patches beside it change a package of this place."""
+    found = sorted({place for place in places.values() if place}, key=lambda place: -usual[place])
+    upstreams = sorted({axis for axis, _strip in found})
+    if not found:
+        return _Target(reason=NO_AXIS, is_open=all(map(_is_beside_packages, places)))
+    if len(upstreams) > 1:
+        return _Target(reason=f"one file changes several projects ({', '.join(upstreams)}): split it")
+    upstream, strip = found[0]
+    prefix = next(parts for parts, place in places.items() if place == found[0])[1:strip]
+    others = (parts for parts, place in places.items() if not place)
+    is_foreign = any(not _is_beside_packages((*parts[:1], *parts[strip:])) for parts in others)
+    if is_foreign or (prefix and not _is_plausible(prefix, upstream, name, folders, axes)):
+        return _Target(reason=NO_AXIS)
+    return _Target(upstream=upstream, strip=strip, version=_named_version(name, axes[upstream]))
+
+
+def _package(parts: Sequence[str], packages: Mapping[str, str]) -> tuple[str, int] | None:
+    """The axis whose package a changed path is in, and the number of components before its repository."""
+    for at, part in enumerate(parts[:-1]):
+        if part in _BESIDE_PACKAGES:
+            return None
+        if part in packages:
+            inner = at + 1 if at + 2 < len(parts) and parts[at + 1] in packages else at  # verl/verl/x.py
+            return packages[parts[inner]], inner - (inner > 0 and parts[inner - 1] == "src")
+    return None
+
+
+def _is_beside_packages(parts: Sequence[str]) -> bool:
+    """Whether a path is that of a file at the top of a repository, or in a folder beside the package."""
+    return len(parts) <= 2 or parts[1] in _BESIDE_PACKAGES or parts[0] in _BESIDE_PACKAGES
+
+
+def _is_plausible(
+    prefix: Sequence[str], upstream: str, name: str, folders: frozenset[str], axes: Mapping[str, Axis]
+) -> bool:
+    """Whether these folders contain the sources of the upstream, and are no package of another project.
+
+    They do if they are folders of this repository, or if the patch or its folder is named after the upstream.
+    """
+    words = {word for part in PurePosixPath(name).parts for word in re.split(r"[-.]", part.lower())}
+    called = {upstream, axes[upstream].package, *axes[upstream].repository.rpartition("/")[2:]}
+    named = {one.lower().removesuffix(".git").replace("-", "_") for one in called if one}
+    is_named = bool(words & named) or any(prefix[-1].replace("-", "_") == one for one in named)
+    return is_named or "/".join(prefix) in folders
+
+
+def _named_version(name: str, axis: Axis) -> str:
+    """The release of the upstream that the path of a patch file contains, or "".
+
+    In folders it is `verl/0.6.1/patches` or `verl-v0.6.1`, in names of files `verl-0.6.1-fix.patch`.
+    """
+    upstream = "|".join({re.escape(one).replace("_", "[-_]") for one in (axis.name, axis.package) if one})
+    named = re.compile(
+        rf"(?:{upstream})[-_ =/]*v?(?P<version>\d+(?:\.\d+)+(?:[-.]?(?:rc|post|dev)\d+)*)(?![.\w])"
+    )
+    path = PurePosixPath(name)
+    # A folder for the version right above the files is read for each of them.
+    top = path.parent.parent if names_version(path.parent.name) else path.parent
+    in_folder = list(named.finditer(str(top)))
+    in_name = named.match(path.stem)
+    return in_folder[-1]["version"] if in_folder else in_name["version"] if in_name else ""
+
+
+def _globs(folder: str, mine: Sequence[str], below: Sequence[str]) -> tuple[str, ...]:
+    """Globs for these files of the folder and for none of the others below it."""
+    relative = [PurePosixPath(name).relative_to(folder) for name in mine]
+    direct = [PurePosixPath(name) for name in below if PurePosixPath(name).parent == PurePosixPath(folder)]
+    if len(relative) == len(direct) and all(len(path.parts) == 1 for path in relative):
+        return tuple(sorted({f"*{path.suffix}" for path in relative}))
+    return tuple(glob.escape(str(path)) for path in relative)
