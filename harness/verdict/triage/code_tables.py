@@ -27,6 +27,8 @@ NEEDLES = (
     "Inner Error",
     "RankID:",
     "detail:E",
+    ") failed : ",
+    ") failed: ",
     *(f"[PID: {digit}" for digit in range(1, 10)),
     *(f"ERR{module:02}{kind}" for module in range(5) for kind in ("00", "01", "10", "20", "30")),
     "_Error_",
@@ -36,7 +38,8 @@ UNSPECIFIC = "9999"
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 _ACL = re.compile(
-    r"(?:[Ee]rror ?[Cc]ode(?: is)?|[Rr]et(?:Code)?|[Ee]rr(?:or)?_code|runtime result|errno|error no)"
+    r"(?:[Ee]rror ?[Cc]ode(?: is)?|[Rr]et(?:Code)?|[Ee]rr(?:or)?_code|runtime result|errno|error no"
+    r"|\bacl\w{1,60}\(.{0,200}?\) failed)"
     r"\s{0,2}[:=]?\s{0,2}\(?"
     r"(?P<code>0x[0-9a-fA-F]{5,8}|[1235]\d{5})\b"
 )

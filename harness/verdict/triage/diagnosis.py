@@ -35,7 +35,7 @@ NONE_OF_THEM = r"(?![^:\uff1a=]{0,20}[:\uff1a=]\s*0(?:\.0*)?%?\s*(?:$|[,;\uff0c]
 # Lines that count as errors if neither a signature matches nor an exception is found.
 SUSPICIOUS = re.compile(
     rf"(?:^|\s)(?:error|fatal|panic)\b{NONE_OF_THEM}[^:]{{0,40}}:"
-    r"|^\w+(?:Error|Exception|Interrupt)\b"
+    r"|^\w+(?:Error|Exception|Interrupt)\b|^\W{0,4}value error, "
     r"|^assert\b|^Exception in thread"
     r"|\b(?:cannot import name|no module named|undefined symbol|unexpected keyword argument)\b"
     r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted|can't open file)\b"

@@ -193,7 +193,7 @@ class JobProgress:
             return Ending(kind="unfinished", last=last_step, total=total)
         if self.end or (self.bar[1] and self.bar[0] == self.bar[1]):
             return Ending(kind="finished", last=last_step, total=total)
-        return Ending(kind="working" if self.line else "unknown", last=last_step, total=total)
+        return Ending(kind="working" if self.line or last_step else "unknown", last=last_step, total=total)
 
     def standstill(self) -> tuple[int, str] | None:
         """(line, sentence) if the clock of the last lines goes on without progress; else None."""

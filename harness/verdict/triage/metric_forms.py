@@ -9,18 +9,30 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-NUMBER = rb"(?:np\.\w{1,12}\(|tensor\()?[-+]?(?:\d|\.\d|nan|inf|NaN|Infinity)[^\s|,}\xe2]{0,40}"
+#: A number as Python, numpy 2, torch or JSON writes it, without what is around it.
+NUMERAL = (
+    rb"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI]nf(?:inity)?|INF(?:INITY)?)(?![A-Za-z_])"
+)
+#: What stands before a number.
+OPENED = rb"(?:np\.\w{1,12}\(|tensor\(|[\"'])?"
+#: Colon, equals sign, frames of tables, and the colon of Chinese text; blanks around them.
+MARKED = rb"[\"'\]]?[ \t]{0,60}(?:[:=|]|\xef\xbc\x9a|\xe2\x94[\x82\x83])[ \t]{0,60}"
+_NUMBER = OPENED + NUMERAL
 #: If a part of a log has none of these, it has no metrics in a form that is read here.
-_MARKS = (b"actor/", b"grad_norm", b"grad norm", b"train/loss")
-_EDGE = rb"(?:\x1b\[[\d;]{0,9}m|\([^)\n]{1,90}\) ?|[\s|\xe2\x94\x82\x83])*"
+_MARKS = (b"actor/", b"critic/", b"grad_norm", b"grad norm", b"train/loss", b"rollout_probs_diff")
+_MARK = re.compile(b"|".join(map(re.escape, _MARKS)))
+_ANSI = re.compile(rb"\x1b\[[\d;]{0,20}m")
+_EDGE = rb"(?:\([^)\n]{1,90}\) ?|wandb: |[\s|\"'{\xe2\x94\x82\x83])*"
 _BETWEEN = rb"[\s|:=\xe2\x94\x82\x83]"
+_CLOSED = rb"[)\"']{0,2}(?:, device=[^)\n]{1,40}\))?[\s|,}\xe2\x94\x82\x83]*$"
 _PAIR = re.compile(
     _EDGE
     + rb"(?P<name>[A-Za-z_][\w./@-]{0,120})[\"']?"
     + _BETWEEN
     + rb"{1,80}(?P<value>"
-    + NUMBER
-    + rb")[\s|\xe2\x94\x82\x83]*$"
+    + _NUMBER
+    + rb")"
+    + _CLOSED
 )
 # Frames of tables: +----+, |----|, the box-drawing characters of rich, and the heads of columns.
 _FRAME = re.compile(
@@ -29,13 +41,25 @@ _FRAME = re.compile(
     + _BETWEEN
     + rb"+[Vv]alue\w*.{0,20})$"
 )
-_STEP_ALONE = re.compile(rb"(?:^|[\s\]:(|])[Ss]tep\s{0,2}[:=#]?\s{0,2}(\d{1,9})\s*:?\s*\r?$")
-_STEP_LINE = re.compile(rb"\bstep:(\d{1,9}) - [^\n]+")
-_JSON_LINE = re.compile(rb"\"(?:global_)?step\":\s{0,4}(\d{1,9})\b[^\n]*")
+# step, _step, global_step, iteration, and in Chinese; not the end of another name such as `timing_s/step`.
+_STEP_WORD = (
+    rb"(?:^|[^\w/])(?:_|[Gg]lobal[_ ]?)?"
+    rb"(?:[Ss]tep|STEP|[Ii]teration|\xe6\xad\xa5\xe9\xaa\xa4|\xe6\xad\xa5\xe6\x95\xb0|\xe7\xac\xac)"
+)
+_STEP_ALONE = re.compile(_STEP_WORD + rb"[\"']?\s{0,2}[:=#]?\s{0,2}(\d{1,9})\s*[:,]?\s*$")
+_STEP_ON_LINE = re.compile(
+    _STEP_WORD + rb"(?:[\"'\]]?[ \t]{0,8}(?:[:=#(]|\xef\xbc\x9a)?[ \t]{0,8})(\d{1,9})(?![.\d])"
+    # The bar of tqdm.
+    rb"|\b(\d{1,9})/\d{1,9} \["
+)
+_STEP_CELLS = frozenset({b"step", b"_step", b"global_step", b"training/global_step", b"iteration"})
+_BOX = re.compile(rb"\xe2\x94[\x82\x83]")
+_SUMMARY = b"Run summary:"
 _TRAINER_LINE = re.compile(rb"\{'(?:loss|grad_norm|train_loss)': [^\n}]{1,2000}\}")
 _MEGATRON_LINE = re.compile(rb"\biteration\s+(\d{1,9})/\s*\d{1,9} \|[^\n]{1,2000}")
-_MEGATRON_PAIR = re.compile(rb"(?P<name>lm loss|grad norm): *(?P<value>" + NUMBER + rb")")
+_MEGATRON_PAIR = re.compile(rb"(?P<name>lm loss|grad norm): *(?P<value>" + _NUMBER + rb")")
 MOST_LINES = 600
+MOST_ROWS = 10_000
 _STEP = b"training/global_step"
 
 
@@ -47,14 +71,19 @@ class FoundStep(NamedTuple):
     position: int
 
 
+def without_ansi(data: bytes) -> bytes:
+    """Without the codes for colours."""
+    return _ANSI.sub(b"", data) if b"\x1b" in data else data
+
+
 def is_alone(raw: bytes) -> bool:
     """Whether a line has one metric only, so that those of its step are on the lines around it."""
-    return _PAIR.match(raw.rstrip(b"\r\n")) is not None
+    return _PAIR.match(without_ansi(raw.rstrip(b"\r\n"))) is not None
 
 
 def block_around(data: bytes, start: int, end: int) -> bytes:
     """The metrics on the lines around the line `data[start:end]`, each of which has one metric."""
-    own = _PAIR.match(data[start:end].rstrip(b"\r\n"))
+    own = _PAIR.match(without_ansi(data[start:end].rstrip(b"\r\n")))
     before = _pairs(_lines_before(data, start), set())
     names = {pair.partition(b":")[0] for pair in before}
     after = _pairs(_lines_after(data, end), names)
@@ -66,9 +95,7 @@ def other_forms(data: bytes) -> Iterator[FoundStep]:
     """The steps of a part of a log without `training/global_step`."""
     if not any(mark in data for mark in _MARKS):
         return
-    for pattern in (_STEP_LINE, _JSON_LINE):
-        for found in pattern.finditer(data):
-            yield FoundStep(int(found[1]), found[0], found.start())
+    data = without_ansi(data)
     for found in _TRAINER_LINE.finditer(data):
         yield FoundStep(0, found[0], found.start())
     for found in _MEGATRON_LINE.finditer(data):
@@ -77,7 +104,47 @@ def other_forms(data: bytes) -> Iterator[FoundStep]:
             for pair in _MEGATRON_PAIR.finditer(found[0])
         )
         yield FoundStep(int(found[1]), b" - ".join(pairs), found.start())
+    yield from _numbered_lines(data)
     yield from _headed_blocks(data)
+    at = data.find(_SUMMARY)
+    if at >= 0:
+        yield FoundStep(0, b" - ".join(_pairs(_lines_after(data, data.find(b"\n", at)), set())), at)
+
+
+def _numbered_lines(data: bytes) -> Iterator[FoundStep]:
+    """Lines with metrics and the number of their step in any order, and the rows of tables with a head."""
+    at = 0
+    while found := _MARK.search(data, at):
+        # Bars of progress are drawn again on the same line.
+        start = max(data.rfind(b"\n", 0, found.start()), data.rfind(b"\r", 0, found.start())) + 1
+        ends = [end for end in (data.find(b"\n", start), data.find(b"\r", start)) if end >= 0]
+        at = min(ends, default=len(data))
+        line = data[start:at]
+        step = _STEP_ON_LINE.search(line)
+        if step:
+            yield FoundStep(int(step[1] or step[2]), line, start)
+        elif _STEP_CELLS & set(_cells(line)):
+            yield from _rows(data, at, _cells(line))
+
+
+def _rows(data: bytes, end: int, head: list[bytes]) -> Iterator[FoundStep]:
+    """The rows of a table whose head has the names of metrics and of the step."""
+    column = next(index for index, name in enumerate(head) if name in _STEP_CELLS)
+    for line in _lines_after(data, end, MOST_ROWS):
+        cells = _cells(line)
+        if len(cells) == len(head) and cells[column].isdigit():
+            pairs = (name + b":" + cell for name, cell in zip(head, cells, strict=True))
+            yield FoundStep(int(cells[column]), b" - ".join(pairs), end)
+        elif line.strip() and not _FRAME.match(line):
+            return
+
+
+def _cells(line: bytes) -> list[bytes]:
+    """The cells of a row, however they are separated."""
+    line = _BOX.sub(b"|", line)
+    mark = next((mark for mark in (b"|", b"\t", b",") if mark in line), None)
+    cells = line.strip(b" |\r").split(mark)
+    return [cell.strip(b' "\t') for cell in cells]
 
 
 def _headed_blocks(data: bytes) -> Iterator[FoundStep]:
@@ -113,14 +180,14 @@ def _joined(found: re.Match[bytes]) -> bytes:
     return found["name"] + b":" + found["value"]
 
 
-def _lines_after(data: bytes, end: int) -> Iterator[bytes]:
-    for _ in range(MOST_LINES):
+def _lines_after(data: bytes, end: int, most: int = MOST_LINES) -> Iterator[bytes]:
+    for _ in range(most):
         start = end + 1
         if start >= len(data):
             return
         end = data.find(b"\n", start)
         end = len(data) if end < 0 else end
-        yield data[start:end].rstrip(b"\r")
+        yield without_ansi(data[start:end].rstrip(b"\r"))
 
 
 def _lines_before(data: bytes, start: int) -> Iterator[bytes]:
@@ -129,4 +196,4 @@ def _lines_before(data: bytes, start: int) -> Iterator[bytes]:
             return
         end = start - 1
         start = data.rfind(b"\n", 0, end) + 1
-        yield data[start:end].rstrip(b"\r")
+        yield without_ansi(data[start:end].rstrip(b"\r"))

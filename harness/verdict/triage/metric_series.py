@@ -6,26 +6,34 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from harness.verdict.triage.metric_forms import block_around, is_alone, other_forms
+from harness.verdict.triage.metric_forms import (
+    MARKED,
+    NUMERAL,
+    OPENED,
+    block_around,
+    is_alone,
+    other_forms,
+    without_ansi,
+)
 
 _STEP = b"training/global_step"
-_INDEX = re.compile(rb"[\"']?\s*:\s*(?:np\.\w{1,12}\()?(\d{1,9})")
+_INDEX = re.compile(MARKED + rb"(?:np\.\w{1,12}\()?(\d{1,9})")
 _TABLE_STEP = re.compile(rb"training/global_step[\s|:=\xe2\x94\x82\x83]{1,80}(?:np\.\w{1,12}\()?(\d{1,9})")
-# A number as Python, numpy 2 or JSON writes it.
-_DIGITS = rb"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_VALUE = rb"[\"']?\s*:\s*(?:np\.\w{1,12}\(|tensor\()?([-+]?(?:" + _DIGITS + rb"|nan|inf|NaN|Infinity))"
-_NUMBER = re.compile(_VALUE)
-_AFTER_PREFIX = re.compile(rb"[^\s\"':]{1,200}" + _VALUE)
+_VALUE = OPENED + rb"(" + NUMERAL + rb")"
+_NUMBER = re.compile(MARKED + _VALUE)
+#: After a name with a slash, which is no word of a text, a blank is enough.
+_NUMBER_AFTER_BLANK = re.compile(rb"(?:" + MARKED + rb"|[ \t]{1,60})" + _VALUE)
+_AFTER_PREFIX = re.compile(rb"[^\s\"':=]{1,200}" + MARKED + _VALUE)
 # After one of these bytes, a name is only the end of a longer name: `critic/x` in `actor/critic/x`.
 _NAME_BYTES = frozenset(
     bytes([byte]) for byte in b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/"
 )
 #: All of the first steps are read. Of later steps, only every tenth and those with a validation are needed.
-FIRST_STEPS = 32
+FIRST_STEPS = 50
 EVERY = 10
 _VALIDATION = b"val-core/"
 # A step with a value that is not finite is always read.
-_NOT_FINITE = re.compile(rb"(?:nan|inf|NaN|Infinity)\b")
+_NOT_FINITE = re.compile(rb"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)\b")
 MOST_STEPS = 10_000
 
 
@@ -66,9 +74,12 @@ class MetricSeries:
         """Read a part of a log without `training/global_step`. line: the number of its first line."""
         for found in other_forms(data):
             self._unnumbered += not found.step
-            self._add(
-                found.step or self._unnumbered, found.metrics, line + data.count(b"\n", 0, found.position)
-            )
+            step = found.step or self._unnumbered
+            if step in self.lines:
+                # The metrics of one step can stand on several lines, each with its number.
+                self._add_values(step, found.metrics)
+            else:
+                self._add(step, found.metrics, line + data.count(b"\n", 0, found.position))
 
     def finish(self) -> None:
         """Read the last step, even if its number is not a multiple of `EVERY`."""
@@ -80,8 +91,11 @@ class MetricSeries:
         if step in self.lines or len(self.lines) >= MOST_STEPS:
             return
         self.lines[step] = line
-        for name, value in metrics_on_line(raw, self.names).items():
-            self.values.setdefault(name, {})[step] = value
+        self._add_values(step, raw)
+
+    def _add_values(self, step: int, raw: bytes) -> None:
+        for name, value in metrics_on_line(without_ansi(raw), self.names).items():
+            self.values.setdefault(name, {}).setdefault(step, value)
 
     def first_of(self, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
         """The first of these metrics that has values, with its values ordered by step."""
@@ -114,7 +128,8 @@ def _value(raw: bytes, name: bytes, *, is_prefix: bool) -> float | None:
     while at >= 0:
         end = at + len(name)
         if not at or raw[at - 1 : at] not in _NAME_BYTES:
-            match = (_AFTER_PREFIX if is_prefix else _NUMBER).match(raw, end)
+            pattern = _AFTER_PREFIX if is_prefix else _NUMBER_AFTER_BLANK if b"/" in name else _NUMBER
+            match = pattern.match(raw, end)
             if match:
                 return float(match[1])
         at = raw.find(name, end)

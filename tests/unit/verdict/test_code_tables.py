@@ -34,6 +34,7 @@ NATIVE = (
             "does not have the requested feature",
         ),
         ("launch failed for Cast, errno:561000.\n", "acl-561000", "aclnn inner"),
+        ("Call aclInit(nullptr) failed : 507008 at file runtime.cc\n", "acl-507008", "soc version"),
         ("EH9999: [PID: 5] 2025-12-17-09:31:39.8 Inner Error!\n", "cann-eh9999", "of ACL"),
         (
             "EI0002: [PID: 7] The Notify register has not received it from remote rank: [6].\n",

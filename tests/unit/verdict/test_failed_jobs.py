@@ -100,6 +100,7 @@ FAILED = {
         2,
         None,
     ),
+    "reason of pydantic": ("start\n> Value error, tile 17 is odd\n", "tile 17 is odd", 2, None),
     "hydra": ("Error executing job with overrides: ['a=b']\n", "Error executing job", 1, None),
     "colours": ("\x1b[31mValueError\x1b[0m: tile 17 is odd\n", "tile 17 is odd", 1, None),
     "assert of C": ("python3: a.cc:12: void f(): Assertion `n > 0' failed.\n", "Assertion", 1, None),

@@ -126,6 +126,9 @@ def test_values_that_overlap_do_not_drift(early, found_ids):
     assert [one.id for one in triage_text(log(**changed)).findings] == found_ids
 
 
+COLON = "\N{FULLWIDTH COLON}"
+
+
 def step_in(form, step, name, value):
     """One step with two metrics in one of the forms that loggers print."""
     return {
@@ -137,10 +140,33 @@ def step_in(form, step, name, value):
         "early verl": f"(main_task pid=5) step:{step} - timing/gen:2.1 - actor/lr:0.1 - {name}:{value}\n",
         "flat json": f'{{"step": {step}, "actor/lr": 0.1, "{name}": {value}}}\n',
         "numpy": f"step:{step} - {name}:np.float64({value}) - training/global_step:{step}\n",
+        # Forms that verl does not print itself: other loggers, tables, bars, Chinese text, colours.
+        "wandb history": f'{{"_step": {step}, "_timestamp": 1.7e9, "{name}": {value}}}\n',
+        "dictionary": f"(T pid=3) Step {step}: {{'actor/lr': 0.1, '{name}': {value}}}\n",
+        "pprint": f"(T pid=3) {{'actor/lr': 0.1,\n(T pid=3)  '{name}': {value},\n(T pid=3)  'training/global_step': {step}}}\n",
+        "indented json": f'{{\n  "step": {step},\n  "actor/lr": 0.1,\n  "{name}": {value}\n}}\n',
+        "logfmt": f"time=10:00 level=info step={step} actor/lr=0.1 {name}={value}\n",
+        "pipes": f"step {step:4} | actor/lr 0.1 | {name} {value}\n",
+        "commas": f"[Step {step}/100] actor/lr=0.1, {name}={value}\n",
+        "swanlab": f"swanlab: Step {step}: actor/lr: 0.1, {name}: {value}\n",
+        "chinese": f"【训练】第{step}步{COLON}actor/lr{COLON}0.1 {name}{COLON}{value}\n",
+        "chinese words": f"步骤 {step} actor/lr=0.1, {name}={value}\n",
+        "bar": f"Training: 3%|█   | {step}/99 [00:01<10:00, 1.1s/it, actor/lr=0.1, {name}={value}]\n",
+        "coloured rich": (
+            f"\x1b[3m   Step {step}   \x1b[0m\n┃\x1b[1m Metric \x1b[0m┃\x1b[1m Value \x1b[0m┃\n"
+            f"│\x1b[36m {name} \x1b[0m│\x1b[35m {value} \x1b[0m│\n└──┴──┘\n"
+        ),
+        "tensors": f"step:{step} - {name}:tensor({value}, device='npu:0') - training/global_step:{step}\n",
+        "upper case": f"step:{step} - actor/lr:0.1 - {name}:{str(value).replace('nan', 'NAN')}\n",
+        "line for each": f"step={step} actor/lr=0.1\nstep={step} {name}={value}\n",
     }[form]
 
 
-FORMS = ["lines", "prefixed", "headed", "rich", "markdown", "early verl", "flat json", "numpy"]
+FORMS = [
+    *("lines", "prefixed", "headed", "rich", "markdown", "early verl", "flat json", "numpy"),
+    *("wandb history", "dictionary", "pprint", "indented json", "logfmt", "pipes", "commas", "swanlab"),
+    *("chinese", "chinese words", "bar", "coloured rich", "tensors", "upper case", "line for each"),
+]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -153,6 +179,31 @@ def test_a_value_that_is_not_finite_is_found_in_every_form(form, name):
     assert root.id == "m-not-finite"
     assert f"{name}: nan from step 50 on" in root.text
     assert bad.split("\n")[root.line - 1 : root.line + 3]
+
+
+TABLES = {
+    "csv": ("step,actor/lr,{name}", "{step},0.1,{value}"),
+    "tsv": ("step\tactor/lr\t{name}", "{step}\t0.1\t{value}"),
+    "pandas": ("      step   actor/lr   {name}", "     {step}        0.1     {value}"),
+    "markdown": ("| step | actor/lr | {name} |\n|---|---|---|", "| {step} | 0.1 | {value} |"),
+    "rich": ("┃ step ┃ actor/lr ┃ {name} ┃\n┡━━╇━━╇━━┩", "│ {step} │ 0.1 │ {value} │"),
+}
+
+
+@pytest.mark.parametrize("form", TABLES)
+@pytest.mark.parametrize("name", ["actor/entropy", "critic/rewards/mean"])
+def test_a_table_with_a_row_for_each_step_is_read(form, name):
+    head, row = TABLES[form]
+    rows = [row.format(step=step, value=0.25 if step < 20 else "nan") for step in range(1, 25)]
+    assert triage_text("\n".join([head.format(name=name), *rows[:18]]).encode()).is_clean
+    root = triage_text("\n".join([head.format(name=name), *rows]).encode()).root
+    assert f"{name}: nan from step 20 on" in root.text
+
+
+def test_the_summary_of_wandb_is_a_step():
+    text = "wandb: Run history:\nwandb: actor/entropy ▁▂▃\nwandb:\nwandb: Run summary:\nwandb:   actor/entropy {}\n"
+    assert triage_text(text.format("NaN").encode()).root.id == "m-not-finite"
+    assert triage_text(text.format("0.5").encode()).is_clean
 
 
 @pytest.mark.parametrize(

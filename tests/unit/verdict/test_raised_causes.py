@@ -81,11 +81,43 @@ def test_what_another_function_raises_is_a_symptom(pack: PackAtHand) -> None:
     ],
 )
 def test_to_load_a_checkpoint_and_to_evaluate_is_no_check_of_settings(pack: PackAtHand, text: str) -> None:
-    found = asked(pack, text)
+    found = asked(pack, text, "0.9.1")
     assert not found.known
     assert found.root is not None
     assert found.root.signature is not None
     assert found.root.signature.role == "symptom"
+
+
+def test_a_short_message_is_that_of_a_package_only_if_the_log_shows_it(pack: PackAtHand) -> None:
+    short = "AssertionError: there are 3 scores of samples"
+    for log, is_told in (
+        (short, False),
+        (f"{traceback(f'/x/site-packages/{FILE}:other')}{short}", True),
+        (f"verl 0.9.1\n{short}", False),
+    ):
+        root = asked(pack, log).root
+        assert root is not None
+        assert (root.signature is not None) is is_told
+    assert asked(pack, REFUSED).known
+
+
+@pytest.mark.parametrize(
+    ("code", "known"),
+    [
+        ("assert config.data.train_batch_size >= config.actor.ppo_mini_batch_size", True),
+        ("assert len(rows) == 3", False),
+        ("check(config)", False),
+    ],
+)
+def test_an_assertion_without_a_message_is_told_by_its_condition(
+    pack: PackAtHand, code: str, known: bool
+) -> None:
+    log = f"{traceback('/x/site-packages/verl/trainer/main.py:fit')}    {code}\nAssertionError\n"
+    found = asked(pack, log)
+    assert found.known is known
+    assert found.root is not None
+    told = found.root.signature.cause if found.root.signature else ""
+    assert (code.removeprefix("assert ") in told) is code.startswith("assert")
 
 
 def traceback(*places: str) -> str:

@@ -553,3 +553,77 @@ def test_of_very_many_failures_the_last_and_the_first_ones_are_looked_up(pack_fi
     derived_causes = [one.derived for one in found.findings if one.derived]
     assert 1 < sum(one.degree != "symptom" for one in derived_causes) < 60
     assert any(one.degree == "proven" for one in derived_causes)
+
+
+def test_what_python_suggests_is_no_part_of_the_message(pack_file: Path) -> None:
+    error = "AttributeError: 'Batch' object has no attribute 'old'"
+    plain = derived(error, pack_file, vllm="0.9.1")
+    assert plain is not None
+    assert derived(f"{error}. Did you mean: 'fill'?", pack_file, vllm="0.9.1") == plain
+
+
+SHARED = {
+    "triton": {"3.2.0": {"triton__core": "x = 1\n"}},
+    "triton-ascend": {"3.2.1": {"triton__core": "y = 1\n"}},
+}
+
+
+def test_a_file_where_a_folder_of_modules_was_is_that_of_another_package(tmp_path: Path) -> None:
+    file = packed(tmp_path, SHARED)
+    error = "ModuleNotFoundError: No module named 'triton.core.ascend'"
+    cause = derived(f"{error}; 'triton.core' is not a package", file)
+    assert cause.degree == "likely"
+    assert "triton and triton-ascend install into one folder, `triton`" in cause.sentence
+    # Without that, or with one package only, the folder tells nothing.
+    assert derived(error, file).degree == "symptom"
+    alone = packed(tmp_path, {"triton": SHARED["triton"]})
+    assert derived(f"{error}; 'triton.core' is not a package", alone).degree == "symptom"
+
+
+def test_an_installation_that_lacks_what_its_release_has_is_damaged(tmp_path: Path) -> None:
+    file = packed(tmp_path, {"vllm": {"0.8.5": {"vllm__core": "def kept(): ...\n"}}})
+    error = "ImportError: cannot import name 'kept' from 'vllm.core' ({})"
+    path = "/x/site-packages/vllm/core.py"
+    cause = derived(error.format(path), file, vllm="0.8.5")
+    assert cause.degree == "likely"
+    assert "vllm 0.8.5 has `vllm.core.kept`, but /x/site-packages/vllm/core.py does not" in cause.sentence
+    # A folder of that name, an unknown version and a circular import have other reasons.
+    for text, versions in (
+        (error.format("unknown location"), {"vllm": "0.8.5"}),
+        (error.format(path), {}),
+        (error.format(path).replace("from ", "from partially initialized module "), {"vllm": "0.8.5"}),
+    ):
+        cause = derived(text, file, **versions)
+        assert cause is None or "overwritten" not in cause.sentence
+
+
+def test_a_word_of_releases_long_ago_is_only_a_symptom(tmp_path: Path) -> None:
+    word = {"vllm__core": "class Worker:\n    def start_the_group(self): ...\n"}
+    without = {"vllm__core": "class Worker: ...\n"}
+    near = {f"0.{n}.0": word if n < 18 else without for n in range(1, 21)}
+    long_ago = {f"0.{n}.0": word if n < 3 else without for n in range(1, 21)}
+    error = "AttributeError: 'Runner' object has no attribute 'start_the_group'"
+    for contents, degree in ((near, "likely"), (long_ago, "symptom")):
+        with_class = {v: {**c, "vllm__run": "class Runner: ...\n"} for v, c in contents.items()}
+        assert derived(error, packed(tmp_path, {"vllm": with_class}), vllm="0.20.0").degree == degree
+
+
+def test_a_call_of_a_file_that_imports_it_was_refused_by_what_is_installed(tmp_path: Path) -> None:
+    packages = {
+        "vllm": {
+            "0.8.5": {"vllm__core": "class Batch:\n    def __init__(self, old): ...\n"},
+            "0.9.1": {"vllm__core": "class Batch:\n    def __init__(self): ...\n"},
+        },
+        "vllm-ascend": {
+            "0.8.5": {"vllm_ascend__worker": "from vllm.core import Batch\n"},
+            "0.9.1": {"vllm_ascend__worker": "from vllm.core import Batch\n"},
+        },
+    }
+    file = packed(tmp_path, packages)
+    error = "TypeError: Batch.__init__() got an unexpected keyword argument 'old'"
+    text = traced('vllm_ascend/worker.py", line 3, in f', error=error)
+    for shown in ("0.8.5", "0.8.7"):
+        cause = derived(text, file, vllm_ascend=shown)
+        assert cause.degree == "proven"
+        assert "the installed vllm, which has refused it, is not one of them" in cause.sentence
+    assert derived(text, file).degree == "likely"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from harness.compat.knowledge.pack_at_hand import PackAtHand, shipped_pack
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse, failed_use_of
+from harness.verdict.triage.derived.installed_files import damaged_installation, overwritten_folder
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import (
     CHECKED_OUT,
@@ -25,7 +26,7 @@ from harness.verdict.triage.derived.package_names import (
     package_of_library,
 )
 from harness.verdict.triage.derived.published_pairs import PublishedPairs, shipped_pairs
-from harness.verdict.triage.derived.raised_causes import RaisedCauses, may_be_raised
+from harness.verdict.triage.derived.raised_causes import RaisedCauses, bare_assertion, may_be_raised
 from harness.verdict.triage.derived.requirement_causes import RequirementCauses
 from harness.verdict.triage.derived.surface_causes import SurfaceCauses
 from harness.verdict.triage.stack_trace import Frame
@@ -72,7 +73,8 @@ class CauseFinder:
             asks = len(self._raised) < MOST_USES and may_be_raised(text)
             pack = self.surfaces.pack if asks else None
             asked = RaisedCauses(pack=pack, versions=self.versions) if pack else None
-            self._raised[text, frames] = asked.cause(text, frames) if asked else None
+            found = asked.cause(text, frames) if asked else None
+            self._raised[text, frames] = found or bare_assertion(text, frames)
         return self._raised[text, frames]
 
     def look_up(self, text: str, frames: tuple[Frame, ...]) -> None:
@@ -97,9 +99,25 @@ class CauseFinder:
         if is_missing_key(use):
             return _missing_key(use)
         by_pack = (*self._by_surfaces(use), *self._by_requirements(use))
-        found = [_source_folder(use), *by_pack, self._by_rules(use), self._by_symbol(use), self._symptom(use)]
+        found = [
+            _source_folder(use),
+            *by_pack,
+            self._by_rules(use),
+            self._by_symbol(use),
+            *self._by_files(use),
+        ]
+        found.append(self._symptom(use))
         order = list(Degree)
         return min((one for one in found if one), key=lambda one: order.index(one.degree), default=None)
+
+    def _by_files(self, use: FailedUse) -> Iterator[DerivedCause | None]:
+        surfaces = self._surface_causes(use)
+        if surfaces is None:
+            return
+        yield overwritten_folder(surfaces.pack, use)
+        damaged = damaged_installation(use, self.versions)
+        if damaged and surfaces.works_as_installed(use):
+            yield damaged
 
     def _by_surfaces(self, use: FailedUse) -> Iterator[DerivedCause]:
         surfaces = self._surface_causes(use)

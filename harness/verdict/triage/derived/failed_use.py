@@ -201,7 +201,9 @@ PYDANTIC = re.compile(
 # The class in `engine_args = EngineArgs(`.
 CONSTRUCTED = re.compile(r"(?:^|[\s=(,.])([A-Z]\w{1,100})\(")
 NOT_IMPLEMENTED = "NotImplementedError"
-SHADOWED = re.compile(r"\(unknown location\)|partially initialized module|circular import")
+SHADOWED = re.compile(r"\(unknown location\)|partially initialized module|circular import|is not a package\b")
+# What Python adds to a message: no form expects it.
+SUGGESTION = re.compile(r"\.? Did you mean:? .{1,200}\?\s*$|; did you forget to .{1,200}\?\s*$")
 #: Functions that look up attributes for others.
 ATTRIBUTE_ACCESS = frozenset({"__getattr__", "__getattribute__"})
 LISTED = re.compile(r"[A-Za-z_]\w*")
@@ -213,7 +215,7 @@ def failed_use_of(text: str, frames: Sequence[Frame] = ()) -> FailedUse | None:
 
     frames: the stack, whose innermost frame is the code that expected it.
     """
-    examined = text[:EXAMINED]
+    examined = SUGGESTION.sub("", text[:EXAMINED])
     if examined.startswith(NOT_IMPLEMENTED):
         return _missing_override(frames)
     for form in FORMS:

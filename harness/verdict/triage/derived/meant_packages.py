@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packaging.version import InvalidVersion, Version
+
 from harness.compat.knowledge.surface_pack import ReleaseSurface, SurfacePack
 from harness.compat.surface.api_surface import module_of_file
 from harness.verdict.triage.derived.failed_use import FailedUse
@@ -32,6 +34,30 @@ def meant_packages(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> l
         return [name for name in defining if name in imported]
     named = [name for name in defining if name in shown or name in (user, package_of_file(use.defined_in))]
     return named or defining
+
+
+def is_imported_from(pack: SurfacePack, use: FailedUse, package: str, shown: ShownVersions) -> bool:
+    """Whether the failing file, in the release that the log shows, imports the owner from a package."""
+    user, owner = package_of_file(use.user), use.owner.partition(".")[0]
+    if user not in shown or user == package or not pack.has(user):
+        return False
+    path, surfaces = path_in_package(use.user, pack.paths(user)), _around(pack, user, shown[user].version)
+    return bool(surfaces) and all(set(_origins(pack, one, path, owner)) == {package} for one in surfaces)
+
+
+def _around(pack: SurfacePack, package: str, version: str) -> list[ReleaseSurface]:
+    """The release of this version; if it was not read, those before and after it."""
+    own = pack.release(package, version)
+    if own is not None:
+        return [own]
+    try:
+        wanted = Version(version)
+    except InvalidVersion:
+        return []
+    read = [(Version(one), surface) for one, surface in pack.surfaces(package) if surface is not None]
+    before = [surface for one, surface in read if one < wanted]
+    after = [surface for one, surface in read if one > wanted]
+    return [before[-1], after[0]] if before and after else []
 
 
 def _may_define(pack: SurfacePack, package: str, owner: str, shown: ShownVersions) -> bool:

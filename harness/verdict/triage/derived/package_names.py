@@ -38,6 +38,8 @@ GIVERS = (
         "CANN",
     ),
     (re.compile(r"^_?Py[A-Z_]"), "Python"),
+    (re.compile(r"^p?nccl[A-Z]"), "NCCL"),
+    (re.compile(r"^(?:cuda|cublas|cudnn|cusparse|cusolver|nvrtc|nvJitLink)[A-Z]|^__nvJitLink"), "CUDA"),
 )
 LIBRARIES = (
     (re.compile(r"^libtorch_npu"), "torch-npu"),

@@ -25,8 +25,10 @@ from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import package_of_file
 from harness.verdict.triage.stack_trace import Frame
 
-#: Without a traceback, a shorter message may be that of another program.
-FEWEST_ALONE = 20
+#: A shorter message may be that of another program, where the traceback does not show the function,
+FEWEST_UNSEEN = 20
+#: and where the log does not show the package at all.
+FEWEST_ALONE = 35
 _TEXT = re.compile(r"(?:[\w.]+\.)?(?P<error>[A-Za-z_]\w*): (?P<message>.+)", re.DOTALL)
 #: Functions whose purpose is to refuse settings or arguments.
 _CHECKS = re.compile(
@@ -42,6 +44,28 @@ def may_be_raised(text: str) -> bool:
     """Whether a message is long enough to be told from those of other programs."""
     read = _TEXT.fullmatch(text.strip())
     return read is not None and sum(map(str.isalpha, read["message"])) >= FEWEST_LETTERS
+
+
+def bare_assertion(text: str, frames: Sequence[Frame]) -> tuple[str, DerivedCause] | None:
+    """The condition of an assertion without a message, which the traceback shows; None for another error."""
+    code = frames[-1].code if frames and text.strip() == "AssertionError" else ""
+    condition = code.removeprefix("assert ")
+    if condition == code:
+        return None
+    frame, package = frames[-1], package_of_file(frames[-1].file)
+    is_setting = bool(_SETTINGS.search(condition))
+    who = package or frame.file
+    return frame.function, DerivedCause(
+        degree=Degree.LIKELY if is_setting else Degree.SYMPTOM,
+        sentence=f"{who} requires `{condition}` in `{frame.function}`, and this job does not meet it",
+        proof=(f"{frame.file}, line {frame.line}, in the traceback",),
+        packages=tuple(filter(None, (package,))),
+        remedy=(
+            "change the settings that this condition compares"
+            if is_setting
+            else f"find out in the log before it why `{frame.function}` got there"
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +93,11 @@ class RaisedCauses:
         read = _TEXT.fullmatch(text.strip())
         if read is None:
             return None
-        found = [one for one in self._raised(read["error"], read["message"], frames) if self._is_enough(one)]
+        found = [
+            one
+            for one in self._raised(read["error"], read["message"], frames)
+            if self._is_enough(one, frames)
+        ]
         if not found:
             return None
         best = max((one.in_stack, one.letters) for one in found)
@@ -100,9 +128,11 @@ class RaisedCauses:
             return releases
         return (read.release.version,) if read.release.version in releases else ()
 
-    @staticmethod
-    def _is_enough(one: _Raised) -> bool:
-        return one.letters >= (FEWEST_LETTERS if one.in_stack else FEWEST_ALONE)
+    def _is_enough(self, one: _Raised, frames: Sequence[Frame]) -> bool:
+        if one.in_stack:
+            return one.letters >= FEWEST_LETTERS
+        # A traceback that is read ends in the package.
+        return one.letters >= (FEWEST_UNSEEN if frames or one.package in self.versions else FEWEST_ALONE)
 
     @staticmethod
     def _derived(one: _Raised) -> DerivedCause:

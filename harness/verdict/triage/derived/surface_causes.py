@@ -29,6 +29,8 @@ CALLS = frozenset({Expected.KEYWORD, Expected.POSITIONAL, Expected.OPTION})
 MOST_VERSIONS = 3
 #: How many runs of releases are named.
 MOST_RUNS = 2
+#: A word that was in a package more releases ago than this is hardly what the code expects of it.
+NEAR_RELEASES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ class SurfaceCauses:
 
     def _in_other_releases(self, question: SurfaceQuestion, installed: _Installed) -> DerivedCause:
         history, package = question.history, question.package
-        here = _installed_in_words(history, installed)
+        here = _installed_in_words(question, installed)
         sentences = [f"{question.has} {_range_in_words(history, installed.version)}; {here}"]
         sentences += self._caller(question)
         found = self._derived(
@@ -209,18 +211,33 @@ def _is_missing_in(installed: _Installed) -> bool:
 
 
 def _degree(question: SurfaceQuestion, installed: _Installed) -> Degree:
-    if question.is_certain and _is_missing_in(installed):
+    # Whatever is installed has refused the call of a file that is known to import it from this package.
+    refused = question.is_imported and not installed.version
+    if question.is_certain and (_is_missing_in(installed) or refused):
         return Degree.PROVEN
+    if question.is_mention and _is_long_ago(question.history, installed.version):
+        return Degree.SYMPTOM
     is_told = installed.version or installed.span or question.caller
     return Degree.LIKELY if is_told or not question.is_weak else Degree.SYMPTOM
 
 
-def _installed_in_words(history: NameHistory, installed: _Installed) -> str:
-    package = history.package
+def _is_long_ago(history: NameHistory, version: str) -> bool:
+    """Whether very many releases lie between an installed one and the nearest one with a word."""
+    listed = _listed(history, version)
+    read = [(one, state) for one, state in history.releases if state is not InRelease.NOT_READ]
+    here = next((index for index, (one, _state) in enumerate(read) if one == listed), None)
+    found = [index for index, (_one, state) in enumerate(read) if state is InRelease.FOUND]
+    return here is not None and bool(found) and min(abs(here - index) for index in found) > NEAR_RELEASES
+
+
+def _installed_in_words(question: SurfaceQuestion, installed: _Installed) -> str:
+    history, package = question.history, question.package
     if installed.version:
         return f"{package} {installed.version}, which is installed, is not one of them"
     if installed.span:
         return f"the files in the stack are those of {package} {installed.span}"
+    if question.is_imported:
+        return f"the installed {package}, which has refused it, is not one of them"
     read = [one for one, state in history.releases if state is not InRelease.NOT_READ]
     older = history.since == read[0]
     either = f", or older than {read[0]}, the oldest that was read" if older else ""

@@ -23,7 +23,7 @@ from harness.compat.knowledge.definition_history import (
 from harness.compat.knowledge.surface_pack import InRelease, NameHistory, SurfacePack
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.logged_versions import ShownVersions
-from harness.verdict.triage.derived.meant_packages import meant_packages
+from harness.verdict.triage.derived.meant_packages import is_imported_from, meant_packages
 from harness.verdict.triage.derived.package_names import package_of_file
 
 #: A shorter word occurs in any package for other reasons.
@@ -37,6 +37,8 @@ MODEL_TYPES = (
     "transformers",
     tuple(f"transformers/models/auto/{name}.py" for name in ("configuration_auto", "auto_mappings")),
 )
+#: What is refused by the signature of a function.
+REFUSED = frozenset({Expected.KEYWORD, Expected.ARGUMENT, Expected.POSITIONAL})
 ARCHITECTURES = ("vllm", ("vllm/model_executor/models/registry.py", "vllm/model_executor/models/__init__.py"))
 
 
@@ -48,7 +50,8 @@ class SurfaceQuestion:
     is_certain: whether `history` is read from definitions alone; otherwise nothing is proven. is_weak: the
     use may work in releases that do not name it, so without a version nothing is likely. is_sole: no other
     package can be meant. is_import: the import of a name from a module that exists, so the name was there
-    for whoever wrote the import.
+    for whoever wrote the import. is_imported: the calling file, in the release that the log shows, imports
+    it from this package. is_mention: the name only occurs as a word.
     """
 
     history: NameHistory
@@ -58,6 +61,8 @@ class SurfaceQuestion:
     is_weak: bool = False
     is_sole: bool = False
     is_import: bool = False
+    is_imported: bool = False
+    is_mention: bool = False
 
     @property
     def package(self) -> str:
@@ -185,11 +190,19 @@ def _defined(
         # A method that overrides one of another package is called by that package.
         caller = user if user not in ("", package) else bases[0].package if bases else ""
         history = definition_history(pack, package, use.owner, works, failed_in=installed)
-        question = SurfaceQuestion(history=history, has=has, caller=caller, is_sole=is_sole)
+        question = SurfaceQuestion(
+            history=history,
+            has=has,
+            caller=caller,
+            is_sole=is_sole,
+            is_imported=use.expected in REFUSED and is_imported_from(pack, use, package, shown),
+        )
         if use.expected is Expected.ATTRIBUTE:
             question = _by_words(pack, question, use.names[0])
             # Objects may get it at run time, in any release in which the class does not tell.
-            is_weak = any(state is InRelease.UNKNOWN for _version, state in question.history.releases)
+            # Without versions and a traceback, it may also be another class of this name.
+            is_weak = not (shown or use.stack)
+            is_weak |= any(state is InRelease.UNKNOWN for _version, state in question.history.releases)
             question = replace(question, is_weak=is_weak)
         yield question
         for base in bases if history.in_release(installed) is not InRelease.FOUND else ():
@@ -201,7 +214,12 @@ def _defined(
                 words = pack.word_history(package, use.names[0])
                 mentioned = f"`{use.names[0]}` is mentioned"
                 yield SurfaceQuestion(
-                    history=words, has=mentioned, caller=caller, is_certain=False, is_weak=True
+                    history=words,
+                    has=mentioned,
+                    caller=caller,
+                    is_certain=False,
+                    is_weak=True,
+                    is_mention=True,
                 )
 
 
