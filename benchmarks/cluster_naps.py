@@ -1,4 +1,4 @@
-"""The task of `ray_cluster`: it uses the cards of a host for a known time.
+"""The tasks of `ray_cluster`: each uses the cards, or a processor, of a host for a known time.
 
 Nodes import this module by name.
 """
@@ -6,8 +6,8 @@ Nodes import this module by name.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,44 @@ from harness.ledger.plan_record import PlanEntry
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 
-CARDS = 8
-MOST_CARDS = 16 * CARDS
-DEVICE = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}
+
+@dataclass(frozen=True, kw_only=True)
+class HostKind:
+    """Hosts of one kind. chip: what the runtime calls a device, "" for hosts without cards. cann: installed
+    on the host, "" if cells get it from their image. share: of all tasks."""
+
+    hosts: int
+    cards: int = 0
+    chip: str = ""
+    soc: str = ""
+    cann: str = ""
+    share: float
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What a node of Ray with all of these hosts offers, in addition to processors."""
+        if not self.cards:
+            return {}
+        markers = [f"soc:{self.soc}", *([f"cann:{self.cann}"] if self.cann else [])]
+        return {"NPU": self.hosts * self.cards, **dict.fromkeys(markers, 1)}
+
+    @property
+    def facets(self) -> dict[str, object]:
+        """The facets of a task that fills one such host."""
+        if not self.cards:
+            return {"device": {"kind": "sim"}, "recipe": {}}
+        image = {} if self.cann else {"engine": "docker"}
+        device = {"kind": "npu", "soc": self.chip, "cann": self.cann or "8.3.RC1", "count": 1, **image}
+        return {"device": device, "recipe": {"nodes": 1, "cards": self.cards}}
+
+
+#: 64 hosts. Each kind has as many tasks for a host as the others.
+FLEET = (
+    HostKind(hosts=24, cards=8, chip="Ascend910B3", soc="a2", cann="8.5.0", share=0.375),
+    HostKind(hosts=24, cards=16, chip="Ascend910_9392", soc="a3", share=0.375),
+    HostKind(hosts=16, share=0.25),
+)
+MOST_CARDS = max(kind.hosts * kind.cards for kind in FLEET)
 
 
 def nap(context: TaskContext) -> Measured:
@@ -60,20 +95,17 @@ CHECK = Check(
 
 
 def naps(tasks: int, mean: float, seed: int, name: str = CHECK.name) -> Plan:
-    """`tasks` of 0.2 to 1.8 times `mean` seconds, each for all cards of one host; their length is known.
+    """`tasks` of 0.2 to 1.8 times `mean` seconds, each for one whole host of a kind; their length is known.
 
     What the ledger has seen of a check counts more than what its tasks say: others have another name.
     """
     chosen, check = random.Random(seed), replace(CHECK, name=name)
+    kinds = [kind for kind in FLEET for _ in range(round(kind.share * tasks))]
+    chosen.shuffle(kinds)
     made = []
-    for number in range(tasks):
+    for number, kind in enumerate(kinds):
         seconds = round(mean * chosen.uniform(0.2, 1.8), 2)
-        facets = {
-            "device": DEVICE,
-            "recipe": {"nodes": 1, "cards": CARDS},
-            "number": number,
-            "seconds": seconds,
-        }
+        facets = {**kind.facets, "number": number, "seconds": seconds}
         made.append(
             Task(
                 key=digest_json([name, facets]),
@@ -98,3 +130,15 @@ def naps(tasks: int, mean: float, seed: int, name: str = CHECK.name) -> Plan:
         entries=entries,
         tasks={task.key: task for task in made},
     )
+
+
+def lengths_by_kind(plan: Plan) -> list[tuple[HostKind, Sequence[float]]]:
+    """The lengths of the tasks of each kind of host, in the order of the plan."""
+    return [
+        (kind, [float(task.facets["seconds"]) for task in plan.tasks.values() if _is_for(task, kind)])
+        for kind in FLEET
+    ]
+
+
+def _is_for(task: Task, kind: HostKind) -> bool:
+    return bool(task.facets["device"] == kind.facets["device"])

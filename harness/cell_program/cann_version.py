@@ -10,8 +10,22 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-# Where CANN is below /usr/local/Ascend: 8.5 and later in `cann`, earlier ones in `ascend-toolkit`.
-ROOTS = ("cann/latest", "cann", "ascend-toolkit/latest", "latest")
+# Where CANN is below /usr/local/Ascend: 8.5 and later in `cann`, earlier ones in `ascend-toolkit`; `nnae` is
+# the package without compilers for training and inference.
+ROOTS = ("cann/latest", "cann", "ascend-toolkit/latest", "latest", "nnae/latest")
+# An installation that was moved or unpacked may lack the links above.
+VERSION_FOLDERS = ("cann-*", "ascend-toolkit/[0-9]*")
+# Where the installer records the folder of CANN. A user who is not root installs to ~/Ascend.
+INSTALL_RECORDS = ("/etc/Ascend/ascend_cann_install.info", "~/Ascend/ascend_cann_install.info")
+RECORDED_PATH = re.compile(r"^\s*Toolkit_InstallPath\s*=\s*(/\S+)", re.IGNORECASE | re.MULTILINE)
+# Files with the version, in the folder of CANN: of the toolkit, of nnae, of all, of the runtime since 9.0.
+VERSION_FILES = (
+    "*/ascend_toolkit_install.info",
+    "ascend_nnae_install.info",
+    "*/ascend_nnae_install.info",
+    "version.cfg",
+    "share/info/runtime/version.info",
+)
 
 # How many folders above a library of CANN its installation can be: VERSION/runtime/lib64/libascendcl.so, or
 # VERSION/aarch64-linux/lib64/plugin/..
@@ -22,18 +36,40 @@ VERSION_LINE = re.compile(r"version\s*=\s*\[?(?:[\w.\-]+:)?([\w.\-]+)", re.IGNOR
 def cann_folders(environ: Mapping[str, str], ascend: Path) -> list[Path]:
     """The folders of CANN that exist on this machine: the ones that variables select, then the usual ones.
 
-    ascend: the folder of Ascend's software, usually /usr/local/Ascend.
+    ascend: the folder of Ascend's software, usually /usr/local/Ascend. The records of the installer and the
+    folder of this user are looked at after it, if `environ` has the home folder.
     """
-    homes = (environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"))
+    homes = [environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")]
+    user = environ.get("HOME")
+    places = [ascend, Path(user) / "Ascend"] if user else [ascend]
     roots = [Path(home) for home in homes if home] + [ascend / part for part in ROOTS]
+    roots += recorded_folders(user) if user else []
+    roots += [place / part for place in places[1:] for part in ROOTS]
+    # Without links nothing says which version is used: the last one by its name.
+    roots += [
+        found for place in places for part in VERSION_FOLDERS for found in sorted(place.glob(part))[::-1]
+    ]
     return [root for root in roots if os.path.exists(root)]  # noqa: PTH110 - Path.exists raises without access
+
+
+def recorded_folders(home: str) -> list[Path]:
+    """The folders in which the installer of CANN says that it is."""
+    found = []
+    for record in INSTALL_RECORDS:
+        try:
+            text = Path(record.replace("~", home, 1)).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        found += [Path(match.group(1)) for match in RECORDED_PATH.finditer(text)]
+    return found
 
 
 def installed_version(root: Path) -> str:
     """The version of the installation in `root`, such as 8.5.0 or 8.3.RC1; "" if its files do not tell."""
-    for file in sorted(root.glob("*/ascend_toolkit_install.info")) + sorted(root.glob("version.cfg")):
-        if version := version_in(file):
-            return version
+    for pattern in VERSION_FILES:
+        for file in sorted(root.glob(pattern)):
+            if version := version_in(file):
+                return version
     return ""
 
 

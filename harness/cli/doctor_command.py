@@ -82,7 +82,9 @@ def examine_this_host(settings: Settings, host: HostReport | None = None) -> tup
         zig=importlib.util.find_spec("ziglang") is not None,
         disk=disk_requirements(settings),
         leases=CardLeases.of_host(os.environ).list_leases,
-        network=inspect_card_network(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
+        network=inspect_card_network(HostView(environ=os.environ), host.usable_chips)
+        if host.usable_chips
+        else None,
     )
 
 

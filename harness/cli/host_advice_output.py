@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.devices.host.soc import is_driver_version, soc_family
+from harness.devices.host.soc import build_family, is_driver_version
 from harness.errors import InputError, Location
 from harness.matrix.version_matrix import Matrix
 from harness.plan.feasibility.newest_versions import CheckProof
@@ -107,7 +107,7 @@ def _request(matrix: Matrix, options: Mapping[str, Any]) -> tuple[AdviceRequest,
 def _soc(matrix: Matrix, given: str) -> str:
     """The SoC family of the matrix for its name in any case, or for a chip as npu-smi prints it."""
     known = matrix.axes["soc"].values
-    family = given.lower() if given.lower() in known else soc_family(given)
+    family = given.lower() if given.lower() in known else build_family(given)
     if family in known:
         return family
     of = (

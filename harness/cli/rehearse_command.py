@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     "  npu-matrix --profile rows rehearse --folder /data/rehearsal\n"
     "  npu-matrix --engine docker rehearse --only 'gspo-async*' --check environment\n"
     "  npu-matrix rehearse --first-contact --only 'verl-0-9-0*'\n"
+    "  npu-matrix rehearse --faults --only 'verl-0-9-0*'\n"
     "  npu-matrix rehearse --list",
 )
 @click.option(
@@ -41,6 +42,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Run `npu-matrix first-contact` on the stand-in instead of `plan` and `run`.",
 )
+@click.option(
+    "--faults",
+    is_flag=True,
+    help="Instead, bring faults of cards, links and driver into the stand-in, and run `doctor` and `plan`.",
+)
 @click.option("--list", "only_list", is_flag=True, help="Only print what the stand-in replaces.")
 @click.pass_obj
 def command(
@@ -51,6 +57,7 @@ def command(
     checks: tuple[str, ...],
     *,
     contact: bool,
+    faults: bool,
     only_list: bool,
 ) -> int:
     """Run cells for NPUs on a stand-in for their host, with the commands that you run on the real one.
@@ -63,7 +70,7 @@ def command(
     CANN is replaced by one with the same name: the CANN of the stand-in on --base-image (default: the image
     of Python with the version that the cell needs).
 
-    Exits with 4 if a cell stopped for a reason that is not a fact of the world.
+    Exits with 4 if a cell stopped for a reason that is not a fact of the world, or a fault was not named.
     """
     from harness.workspace.execution.rehearsal import STOPS, host_groups, rehearse_group
     from harness.workspace.planning.open_plan import open_matrix
@@ -81,6 +88,8 @@ def command(
     place.mkdir(parents=True, exist_ok=True)
     if contact:
         return _contact(groups, place, settings)
+    if faults:
+        return _faults(groups, place, settings)
     ours = 0
     summary: list[str] = []
     for group in groups:
@@ -110,6 +119,20 @@ def _contact(groups: Sequence[HostGroup], place: Path, settings: Settings) -> St
         codes.append(code)
     done = codes.count(EXIT_OK)
     return StatedExit(max(codes), (f"{done} of {len(codes)} stand-in hosts were measured (simulated)",))
+
+
+def _faults(groups: Sequence[HostGroup], place: Path, settings: Settings) -> StatedExit:
+    from harness.workspace.execution.rehearsed_faults import rehearse_faults
+
+    problems = number = 0
+    # One host of each SoC: CANN makes no difference to these faults.
+    for group in {group.host.shape.soc: group for group in groups}.values():
+        click.echo(f"\n== {group.host.shape.title}, CANN {group.host.cann}, simulated")
+        for found in rehearse_faults(group, place, settings):
+            number, problems = number + 1, problems + bool(found.problem)
+            click.echo(f"{found.fault}\n  {f'[ours] {found.problem}' if found.problem else found.told}")
+    code = EXIT_INCOMPLETE if problems else EXIT_OK
+    return StatedExit(code, (f"{number - problems} of {number} faults were named (simulated)",))
 
 
 def _print_replaced() -> None:

@@ -50,7 +50,7 @@ from harness.cell_program.built_environment import (
     read_cell_device,
 )
 from harness.check import TaskContext
-from harness.devices.cards.device_nodes import driver_files
+from harness.devices.cards.driver_files import driver_files
 from harness.devices.host.soc import soc_family
 from harness.devices.sim.runtime_build.stand_in_cann import install_runtime
 from harness.devices.sim.start.sim_environment import DEFAULT_CANN

@@ -13,7 +13,7 @@ from harness.builds.cell.commit_package import PURE_PYTHON_FOLDERS, CommitPackag
 from harness.builds.cell.interpreter import fetch_interpreter, find_interpreter
 from harness.cell_program.built_environment import CellDevice, HostLack
 from harness.cell_program.cann_version import cann_folders
-from harness.devices.host.host_inspection import ASCEND
+from harness.devices.cards.driver_files import ASCEND
 from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
 from harness.sources.git.mirrors import MIRRORS, find_mirror, mirror_folders
 from harness.user_folders import exists

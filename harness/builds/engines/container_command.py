@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.builds.engines.container_run import PREFIX, ContainedCommand
 from harness.cell_program.built_environment import CellContainer
-from harness.devices.cards.device_nodes import driver_files
+from harness.devices.cards.driver_files import driver_files
 from harness.package import IMPORT_ROOT
 from harness.serialisation import dumps
 from harness.settings import MEMORY_VARIABLE, parse_size

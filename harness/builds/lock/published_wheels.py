@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from harness.devices.host.soc import soc_family
+from harness.devices.host.soc import build_family
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.resolve_measurements import ResolveMeasured
 
@@ -42,4 +42,4 @@ def _required(requirement: str) -> str:
 
 def _family(chip: str) -> str:
     """The SoC family of a chip as a wheel names it: `ASCEND910B1` and `A2` are both `a2`."""
-    return soc_family(chip) or chip.lower().removeprefix("_")
+    return build_family(chip) or chip.lower().removeprefix("_")

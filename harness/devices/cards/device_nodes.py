@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import grp
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 MANAGER_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
+#: SoC families whose driver makes only some of them. This, and the further nodes that a container gets if the
+#: host has them, are from ascend-common/cdi/devnode.go of MindCluster.
+FEWER_NODES = {"a5": ("davinci_manager", "hisi_hdc"), "310b": ("davinci_manager",)}
+FURTHER_NODES, FURTHER_FOLDERS = ("dvpp_cmdlist",), ("uburma", "ummu")
 DEV = Path("/dev")
 
 
@@ -31,10 +35,11 @@ def card_nodes(visible: str, dev: Path = DEV) -> tuple[tuple[str, ...], str]:
     nodes = davinci_numbers(dev)
     indices = [int(index) for index in visible.split(",") if index.isdecimal()]
     cards = [nodes[index] if index < len(nodes) else index for index in indices] or list(nodes)
-    managers = [name for name in MANAGER_NODES if (dev / name).exists()]
-    names = [*(f"davinci{card}" for card in cards), *managers]
+    managers = [dev / name for name in (*MANAGER_NODES, *FURTHER_NODES) if (dev / name).exists()]
+    buses = [path for name in FURTHER_FOLDERS for path in sorted((dev / name).glob("*"))]
+    passed = [*(dev / f"davinci{card}" for card in cards), *managers, *buses]
     ascending = sorted(cards)
-    return tuple(str(dev / name) for name in names), ",".join(str(ascending.index(card)) for card in cards)
+    return tuple(map(str, passed)), ",".join(str(ascending.index(card)) for card in cards)
 
 
 def node_groups(nodes: Sequence[str]) -> tuple[int, ...]:
@@ -45,6 +50,19 @@ def node_groups(nodes: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted({Path(node).stat().st_gid for node in nodes if Path(node).exists()}))
 
 
+def why_not_open(dev: Path = DEV) -> str:
+    """Why this user may not open the first manager node, "" if he may or there is none."""
+    node = dev / MANAGER_NODES[0]
+    if not node.exists() or os.access(node, os.R_OK | os.W_OK):
+        return ""
+    number = node.stat().st_gid
+    try:
+        group = grp.getgrgid(number).gr_name
+    except KeyError:
+        group = str(number)
+    return f"this user may not open {node}, which belongs to the group {group}"
+
+
 def visible_devices(cards: Sequence[int], dev: Path = DEV) -> str:
     """`ASCEND_RT_VISIBLE_DEVICES` for these davinci numbers.
 
@@ -53,48 +71,3 @@ def visible_devices(cards: Sequence[int], dev: Path = DEV) -> str:
     """
     nodes = davinci_numbers(dev)
     return ",".join(str(nodes.index(card) if card in nodes else card) for card in cards)
-
-
-DAEMON_SETTINGS = Path("/etc/docker/daemon.json")
-#: Files that the container guides of vllm-ascend and verl mount in addition to the nodes (`docker run -v`).
-DRIVER_FILES = (
-    "/usr/local/Ascend/driver",
-    "/usr/local/dcmi",
-    "/usr/local/bin/npu-smi",
-    "/etc/ascend_install.info",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CardPassthrough:
-    """Whether cards can be passed into containers.
-
-    runtime: whether Ascend Docker Runtime is registered with the daemon. missing: driver files that this host
-    does not have. Cells get their cards by plain devices and mounts. This also works with Ascend Docker
-    Runtime, which ignores containers without ASCEND_VISIBLE_DEVICES.
-    """
-
-    runtime: bool
-    missing: tuple[str, ...]
-
-
-def inspect_card_passthrough(root: Path = Path("/")) -> CardPassthrough:
-    """Inspect the host whose file system is at `root`."""
-    return CardPassthrough(
-        runtime=_registered(root / DAEMON_SETTINGS.relative_to("/")),
-        missing=tuple(path for path in DRIVER_FILES if not (root / path.lstrip("/")).exists()),
-    )
-
-
-def driver_files() -> list[str]:
-    """The driver files that this host has."""
-    return [path for path in DRIVER_FILES if Path(path).exists()]
-
-
-def _registered(settings: Path) -> bool:
-    try:
-        content = json.loads(settings.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    runtimes = content.get("runtimes") if isinstance(content, dict) else None
-    return isinstance(runtimes, dict) and "ascend" in runtimes

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from harness.devices.host.host_inspection import HostView
 
-#: Where the driver installs hccn_tool, below /usr/local/Ascend; used when it is not on PATH.
-TOOL = Path("driver/tools/hccn_tool")
+#: Where the driver installs hccn_tool, below its folder; used when it is not on PATH.
+TOOL = Path("tools/hccn_tool")
 TOOL_TIMEOUT_S = 5.0
 ADDRESS = re.compile(r"ipaddr\s*:\s*(\S+)")
 LINK = re.compile(r"link status\s*:\s*(\w+)", re.IGNORECASE)
@@ -36,7 +36,7 @@ class CardNetwork:
 
 def inspect_card_network(view: HostView, cards: Sequence[int]) -> CardNetwork:
     """Run hccn_tool once or twice for each card; stops at the first card for which it cannot be run."""
-    tool = view.ascend / TOOL
+    tool = view.driver / TOOL
     program = view.which("hccn_tool") or (str(tool) if tool.is_file() else None)
     if program is None:
         return CardNetwork(error="hccn_tool is not installed on this host")

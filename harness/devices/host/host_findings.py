@@ -110,36 +110,49 @@ def _simulated(host: HostReport, *, zig: bool) -> HostFinding:
 
 
 def _npu(host: HostReport) -> HostFinding:
-    if host.npu is None:
-        if not host.npu_error:
-            return _limited("NPU", "no NPU was found; cells that need hardware cannot run here")
-        driver = f" (driver {host.driver})" if host.driver else ""
-        return _limited(
-            "NPU", f"{host.npu_error}{driver}", fix=host.npu_fix or "check the driver with `npu-smi info`"
-        )
-    if host.missing_nodes:
-        missing = ", ".join(f"/dev/{name}" for name in host.missing_nodes)
-        cards = "cards are present" if host.npu.chips else "npu-smi runs but reports no readable card"
-        return _limited(
-            "NPU",
-            f"{cards}, but {missing} is missing",
-            fix="pass the manager nodes into the container, or reload the driver",
-        )
-    usable, total = len(host.usable_chips), len(host.npu.chips)
-    soc = host.soc or "unknown SoC"
-    cann = host.cann or "not installed"
-    what = f"{usable} of {total} chips usable, {soc}, driver {host.npu.version}, CANN {cann}"
-    problems = _card_problems(host, host.npu)
+    if host.npu is None and not host.npu_error:
+        return _limited("NPU", "no NPU was found; cells that need hardware cannot run here")
+    total = len(host.npu.chips) if host.npu else len(host.davinci)
+    known = [host.soc or "unknown SoC", f"driver {host.driver or 'unknown'}"]
+    what = f"{len(host.usable_chips)} of {total} chips usable, {', '.join(known)}, "
+    what += f"CANN {host.cann or 'not installed'}"
+    problems = _problems(host)
     if not problems:
         return _ok("NPU", what)
     details = "; ".join(problem for problem, _ in problems)
+    if host.npu is None and not host.unread:
+        what = details + (f" (driver {host.driver})" if host.driver else "")
+        return _limited("NPU", what, fix=problems[0][1])
     return _limited("NPU", f"{what}; {details}", fix="; ".join(dict.fromkeys(fix for _, fix in problems)))
+
+
+def why_no_card(host: HostReport) -> str:
+    """Why no card of this host can be used, although it has some; "" if one can, or it has none."""
+    if host.usable_chips:
+        return ""
+    return "; ".join(problem for problem, _ in _problems(host))
+
+
+def _problems(host: HostReport) -> list[tuple[str, str]]:
+    """What keeps cards from being used, and what to do."""
+    problems = []
+    if host.not_open:
+        fix = "add this user to that group (usermod -aG GROUP USER) and log in again, or pass --group-add"
+        problems.append((host.not_open, fix))
+    if host.npu_error:
+        problems.append((host.npu_error, host.npu_fix or "check the driver with `npu-smi info`"))
+    if host.missing_nodes:
+        missing = ", ".join(f"/dev/{name}" for name in host.missing_nodes)
+        fix = "pass the manager nodes into the container, or reload the driver"
+        problems.append((f"{missing} is missing", fix))
+    return problems + (_card_problems(host, host.npu) if host.npu else [])
 
 
 def _card_problems(host: HostReport, npu: NpuReport) -> list[tuple[str, str]]:
     """Each problem with the cards that have it, and what to do."""
     unhealthy = [f"{chip.index} ({chip.health})" for chip in npu.chips if not chip.healthy]
     used = [f"{process.card}/{process.chip} by pid {process.pid}" for process in npu.processes]
+    others = [f"{chip.index} ({chip.name})" for chip in host.other_chips]
     nodeless = [str(chip.index) for chip in npu.chips if chip.index not in host.davinci]
     silent = [str(card) for card in npu.silent]
     problems = []
@@ -158,6 +171,9 @@ def _card_problems(host: HostReport, npu: NpuReport) -> list[tuple[str, str]]:
     if nodeless:
         fix = "pass the nodes into the container (--device), or reload the driver"
         problems.append((f"no /dev/davinci node: {', '.join(nodeless)}", fix))
+    if others:
+        fix = "a host offers chips of one family; run on the others by making only their nodes visible"
+        problems.append((f"of another family: {', '.join(others)}", fix))
     if npu.chips and not host.soc:
         fix = "report this chip name in an issue of npu-matrix"
         problems.append((f"unknown chip name {npu.chips[0].name!r}", fix))

@@ -6,24 +6,32 @@ import os
 import platform
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.cell_program.cann_version import cann_folders, installed_version, version_in
 from harness.devices.cards.device_nodes import (
+    FEWER_NODES,
     MANAGER_NODES,
-    CardPassthrough,
     davinci_numbers,
-    inspect_card_passthrough,
+    why_not_open,
 )
-from harness.devices.host.npu_smi import NpuReport, parse_npu_smi
-from harness.devices.host.soc import soc_family
+from harness.devices.cards.driver_files import (
+    ASCEND,
+    CardPassthrough,
+    driver_folder,
+    inspect_card_passthrough,
+    npu_smi_place,
+)
+from harness.devices.host.npu_smi import Chip, NpuReport, cards_may_work, parse_npu_smi
+from harness.devices.host.soc import pci_family, soc_family
 from harness.devices.sim.runtime_build.compiler import COMPILER_NAMES
 from harness.errors import InfrastructureError
 
 NPU_SMI_TIMEOUT_S = 20.0
-ASCEND = Path("/usr/local/Ascend")
+PCI_DEVICES = "sys/bus/pci/devices"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,23 +44,51 @@ class HostView:
     environ: Mapping[str, str]
     which: Callable[[str], str | None] = shutil.which
 
+    @property
+    def npu_smi(self) -> str | None:
+        """npu-smi, also where it is not on PATH."""
+        place = npu_smi_place(self.root)
+        return self.which("npu-smi") or (str(place) if place else None)
+
+    @property
+    def driver(self) -> Path:
+        """The folder of the driver."""
+        return driver_folder(self.root, self.ascend)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmiReading:
+    """What npu-smi says. report: None with the error and what to do; both are "" on a host without NPUs.
+
+    cards_may_work: whether programs may use the cards though npu-smi reports none.
+    """
+
+    report: NpuReport | None = None
+    error: str = ""
+    fix: str = ""
+    cards_may_work: bool = False
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostReport:
     """The facts about a host.
 
     npu: the output of npu-smi, None when there is none. npu_error, npu_fix: why the cards cannot be used, and
-    what to do. davinci: numbers of the device nodes. missing_nodes: manager nodes that do not exist. driver:
-    the driver's version, known even if npu-smi fails. passthrough: whether cards can be passed into
-    containers, None on a host without cards. shm_bytes: size of the shared memory, None if it is unknown.
-    machine: the architecture, such as `aarch64`; "" if any will do.
+    what to do. unread: npu-smi fails, but programs may use the cards. pci_soc: the SoC family on the PCI bus.
+    davinci: numbers of the device nodes. missing_nodes: manager nodes that do not exist.
+    not_open: why this user may not use the nodes. driver: the driver's version, known even if npu-smi fails.
+    passthrough: whether cards can be passed into containers, None on a host without cards. shm_bytes: size of
+    the shared memory, None if it is unknown. machine: the architecture, such as `aarch64`; "" if any will do.
     """
 
     npu: NpuReport | None
     npu_error: str
     npu_fix: str = ""
+    unread: bool = False
+    pci_soc: str = ""
     davinci: tuple[int, ...]
     missing_nodes: tuple[str, ...]
+    not_open: str = ""
     driver: str = ""
     passthrough: CardPassthrough | None = None
     cann: str
@@ -65,39 +101,55 @@ class HostReport:
 
     @property
     def usable_chips(self) -> tuple[int, ...]:
-        """davinci numbers of healthy chips that have a device node and that no process uses."""
-        if self.npu is None or self.missing_nodes:
+        """davinci numbers of healthy chips of `soc` that have a device node and that no process uses.
+
+        If npu-smi cannot report, all device nodes count.
+        """
+        if self.missing_nodes or self.not_open:
             return ()
+        if self.npu is None:
+            return self.davinci if self.unread else ()
         busy = {(process.card, process.chip) for process in self.npu.processes}
         unfit = {chip.index for chip in self.npu.chips if not chip.healthy or (chip.card, chip.chip) in busy}
+        unfit |= {chip.index for chip in self.other_chips}
         # A damaged table may list a device twice, once healthy and once not.
         listed = dict.fromkeys(chip.index for chip in self.npu.chips)
         return tuple(index for index in listed if index in self.davinci and index not in unfit)
 
     @property
     def soc(self) -> str:
-        """SoC family of the cards, "" when there are none or the family is unknown."""
+        """SoC family of most of the chips, "" when there are none or the family is unknown."""
         if self.npu is None or not self.npu.chips:
-            return ""
-        first = self.npu.chips[0]
-        per_card = sum(chip.card == first.card for chip in self.npu.chips)
-        return soc_family(first.name, chips_per_card=per_card)
+            return self.pci_soc if self.unread else ""
+        return Counter(map(self.family, self.npu.chips)).most_common(1)[0][0]
+
+    @property
+    def other_chips(self) -> tuple[Chip, ...]:
+        """The chips of another family than `soc`."""
+        chips = self.npu.chips if self.npu else ()
+        return tuple(chip for chip in chips if self.family(chip) != self.soc)
+
+    def family(self, chip: Chip) -> str:
+        """The SoC family of a chip of this host."""
+        per_card = sum(other.card == chip.card for other in self.npu.chips) if self.npu else 1
+        return soc_family(chip.name, chips_per_card=per_card)
 
 
 def inspect_host(view: HostView) -> HostReport:
     """Inspect the host. Missing parts are reported, never raised."""
-    nodes = davinci_numbers(view.dev)
-    npu, error, fix = read_npu_smi(view)
-    has_npu = npu is not None or bool(error)
-    missing = tuple(name for name in MANAGER_NODES if not (view.dev / name).exists()) if npu else ()
-    return HostReport(
-        npu=npu,
-        npu_error=error,
-        npu_fix=fix,
+    nodes, smi = davinci_numbers(view.dev), read_npu_smi(view)
+    unread = smi.cards_may_work and bool(nodes)
+    report = HostReport(
+        npu=smi.report,
+        npu_error=smi.error,
+        npu_fix=smi.fix,
+        unread=unread,
+        pci_soc=pci_family(view.root / PCI_DEVICES),
         davinci=nodes,
-        missing_nodes=missing,
-        driver=(npu.version if npu else "") or version_in(view.ascend / "driver/version.info"),
-        passthrough=inspect_card_passthrough(view.root) if has_npu else None,
+        missing_nodes=(),
+        not_open=why_not_open(view.dev) if smi.report or smi.error else "",
+        driver=(smi.report.version if smi.report else "") or version_in(view.driver / "version.info"),
+        passthrough=inspect_card_passthrough(view.root) if smi.report or smi.error else None,
         cann=_cann(view),
         compiler=next((path for name in COMPILER_NAMES if (path := view.which(name))), ""),
         git=view.which("git") or "",
@@ -106,6 +158,10 @@ def inspect_host(view: HostView) -> HostReport:
         shm_bytes=_size(view.dev / "shm"),
         machine=platform.machine(),
     )
+    if smi.report is None and not unread:
+        return report
+    needed = FEWER_NODES.get(report.soc, MANAGER_NODES)
+    return replace(report, missing_nodes=tuple(name for name in needed if not (view.dev / name).exists()))
 
 
 def lost_cards(cards: Sequence[int], view: HostView) -> dict[int, str]:
@@ -115,12 +171,11 @@ def lost_cards(cards: Sequence[int], view: HostView) -> dict[int, str]:
     """
     nodes = davinci_numbers(view.dev)
     lost = {card: f"{view.dev}/davinci{card} no longer exists" for card in cards if card not in nodes}
-    if view.which("npu-smi") is None:
-        return lost
-    npu, error, _ = read_npu_smi(view)
-    if npu is None:
-        return lost | {card: error for card in cards if card not in lost}
-    chips = {chip.index: chip for chip in npu.chips}
+    smi = read_npu_smi(view)
+    if smi.report is None:
+        failed = {} if smi.cards_may_work else {card: smi.error for card in cards if card not in lost}
+        return lost | failed
+    chips = {chip.index: chip for chip in smi.report.chips}
     for card in cards:
         if card not in chips:
             lost.setdefault(card, "npu-smi no longer lists it")
@@ -129,13 +184,17 @@ def lost_cards(cards: Sequence[int], view: HostView) -> dict[int, str]:
     return lost
 
 
-def read_npu_smi(view: HostView) -> tuple[NpuReport | None, str, str]:
-    """The report of npu-smi, or None with the error and what to do; both are "" on a host without NPUs."""
-    nodes = davinci_numbers(view.dev)
-    program = view.which("npu-smi")
+def read_npu_smi(view: HostView) -> SmiReading:
+    """Run npu-smi. If it may not look at the cards, or there is none, device nodes show that cards exist."""
+    nodes, program = davinci_numbers(view.dev), view.npu_smi
     if program is None:
-        fix = "install the driver, or mount npu-smi and the driver into this container"
-        return None, *(("there are device nodes, but npu-smi is not on PATH", fix) if nodes else ("", ""))
+        if not nodes:
+            return SmiReading()
+        return SmiReading(
+            error="there are device nodes, but npu-smi is not on PATH",
+            fix="install the driver, or mount npu-smi and the driver into this container",
+            cards_may_work=True,
+        )
     try:
         done = subprocess.run(
             [program, "info"],
@@ -148,24 +207,33 @@ def read_npu_smi(view: HostView) -> tuple[NpuReport | None, str, str]:
         )
     except subprocess.TimeoutExpired:
         why = f"npu-smi did not finish within {NPU_SMI_TIMEOUT_S:g} s; the driver may hang"
-        return None, why, "check `dmesg`; reset the card with `npu-smi set -t reset`, or reboot"
+        return SmiReading(
+            error=why, fix="check `dmesg`; reset the card with `npu-smi set -t reset`, or reboot"
+        )
     except OSError as problem:
-        return None, f"npu-smi cannot be run: {problem}", "make it executable for this user"
+        why = f"npu-smi cannot be run: {problem}"
+        return SmiReading(error=why, fix="make it executable for this user", cards_may_work=True)
+    text = done.stdout + done.stderr
     try:
-        return _number_by_nodes(parse_npu_smi(done.stdout + done.stderr), nodes), "", ""
+        return SmiReading(report=_number_by_nodes(parse_npu_smi(text), nodes))
     except InfrastructureError as problem:
         explained = problem.problems[0]
         code = f" (exit code {done.returncode})" if done.returncode else ""
-        return None, f"{explained.what}: {explained.why}{code}", explained.fix
+        return SmiReading(
+            error=f"{explained.what}: {explained.why}{code}",
+            fix=explained.fix,
+            cards_may_work=cards_may_work(text),
+        )
 
 
 def _number_by_nodes(report: NpuReport, nodes: Sequence[int]) -> NpuReport:
-    """The report with device numbers from the nodes, if the table has none and its card numbers are slots.
+    """The report with device numbers from the nodes, if none of its own is that of a node.
 
-    This is possible because npu-smi lists cards in the order in which the driver numbers them.
+    Its numbers are then slots, or those of the host for a container's cards. This is possible because npu-smi
+    lists cards in the order in which the driver numbers them.
     """
     numbers = {chip.index for chip in report.chips}
-    if report.numbered or numbers & set(nodes) or len(nodes) != len(report.chips):
+    if numbers & set(nodes) or len(nodes) != len(report.chips):
         return report
     chips = (replace(chip, index=node) for chip, node in zip(report.chips, nodes, strict=True))
     return replace(report, chips=tuple(chips))

@@ -22,33 +22,51 @@ CARD = re.compile(r"^(\d{1,9})\s+(\S+)$")
 CHIP = re.compile(r"^(\d{1,9})(?:\s+(\d{1,9}))?$")
 BUS_ID = re.compile(r"^(?:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,4}|NA|N/A)$")
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-#: What npu-smi prints instead of its table, what it means, and what to do. Sources:
-#: `handle_dcmi_initialization` and `print_mapping_info` of npu-smi, and the documentation of MindCluster.
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownError:
+    """What npu-smi prints instead of its table. cards_may_work: only npu-smi fails, programs may run."""
+
+    text: str
+    what: str
+    fix: str
+    cards_may_work: bool = False
+
+
+#: Sources: `handle_dcmi_initialization`, `handle_board_type_initialization` and `print_mapping_info` of
+#: npu-smi, the documentation of MindCluster, and vllm-project/vllm-ascend#2698 for -8005 in a container.
 KNOWN_ERRORS = (
-    (
-        re.compile(r"because the device is used\. ret is -8020"),
-        "other containers use these cards",
-        "a card can be in one unprivileged container at a time: stop the other ones, or pass other cards",
+    KnownError(
+        text=r"because the device is used\. ret is -8020",
+        what="other containers use these cards",
+        fix="a card can be in one unprivileged container at a time: stop the other ones, or pass other cards",
     ),
-    (
-        re.compile(r"dcmi module initialize failed\. ret is -8005"),
-        "the driver is not running",
-        "reboot after a driver update; in a container, pass the manager nodes; run as a user of its group",
+    KnownError(
+        text=r"dcmi module initialize failed\. ret is -8005",
+        what="the driver is not running, or other containers use these cards",
+        fix="reboot after a driver update; in a container, pass the manager nodes, and free cards",
     ),
-    (
-        re.compile(r"dcmi module initialize failed"),
-        "the driver cannot be reached",
-        "check `dmesg` and /var/log/ascend_seclog; firmware and driver must be of the same release",
+    KnownError(
+        text=r"dcmi module initialize failed",
+        what="the driver cannot be reached",
+        fix="check `dmesg` and /var/log/ascend_seclog; firmware and driver must be of the same release",
     ),
-    (
-        re.compile(r"There is no NPU card on this server"),
-        "the driver finds no card",
-        "check whether `lspci | grep -i processing` lists the cards; if so, reload the driver",
+    KnownError(
+        text=r"npu get board type failed\. ret is -\d+",
+        what="npu-smi may not read the boards, so the health of the cards is not known",
+        fix="this is usual in a container; run `npu-smi info` on the host to see their health",
+        cards_may_work=True,
     ),
-    (
-        re.compile(r"error while loading shared libraries: (\S+?):?\s"),
-        "npu-smi cannot load a library of the driver",
-        "add the folders in driver/lib64 to LD_LIBRARY_PATH, or mount the driver into this container",
+    KnownError(
+        text=r"There is no NPU card on this server",
+        what="the driver finds no card",
+        fix="check whether `lspci | grep -i processing` lists the cards; if so, reload the driver",
+    ),
+    KnownError(
+        text=r"error while loading shared libraries: (\S+?):?\s",
+        what="npu-smi cannot load a library of the driver",
+        fix="add the folders in driver/lib64 to LD_LIBRARY_PATH, or mount the driver into this container",
     ),
 )
 
@@ -120,15 +138,21 @@ def parse_npu_smi(text: str) -> NpuReport:
 
 
 def _no_table(text: str) -> InfrastructureError:
-    for pattern, what, fix in KNOWN_ERRORS:
-        match = pattern.search(text)
-        if match is not None:
-            return InfrastructureError(what, why=f"npu-smi printed: {_line_of(text, match.start())}", fix=fix)
+    for known in KNOWN_ERRORS:
+        if (match := re.search(known.text, text)) is not None:
+            why = f"npu-smi printed: {_line_of(text, match.start())}"
+            return InfrastructureError(known.what, why=why, fix=known.fix)
     return InfrastructureError(
         "npu-smi printed no table",
         why=f"no line with a version in: {_excerpt(text)}",
         fix="run `npu-smi info` by hand; it prints an error if the driver is not loaded",
     )
+
+
+def cards_may_work(text: str) -> bool:
+    """Whether programs may still use the cards of a host where npu-smi printed this instead of a table."""
+    known = (one for one in KNOWN_ERRORS if re.search(one.text, text))
+    return next((one.cards_may_work for one in known), False)
 
 
 def _cells(line: str) -> list[str]:

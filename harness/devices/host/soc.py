@@ -4,32 +4,76 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-#: Chip names in npu-smi and torch_npu -> family. 910B1 to 910B4(-1) are Atlas A2; Ascend910_93xx and the
-#: two-chip `Ascend910` cards are Atlas A3; 310P are inference cards; 950 is the A5 line. Sources: the runner
-#: labels of vllm-ascend and the tags of the CANN images.
-FAMILIES = (
-    (re.compile(r"^(?:Ascend)?910B\d?(?:-\d)?$", re.IGNORECASE), "a2"),
-    (re.compile(r"^(?:Ascend)?910_93\d\d$", re.IGNORECASE), "a3"),
-    (re.compile(r"^(?:Ascend)?310P\d?$", re.IGNORECASE), "310p"),
-    (re.compile(r"^(?:Ascend)?950\w*$", re.IGNORECASE), "a5"),
+#: Chip names in npu-smi and torch_npu -> family. Sources: the table in NpuVariables.cpp of torch_npu, and the
+#: patterns in ascend-common/api of MindCluster, which also has the names A2Gn and I2n. Only a digit makes
+#: 910B Atlas A2: 910B alone and 910ProB are of the first generation, like 910A. For A3 npu-smi prints
+#: `Ascend910`.
+FAMILIES = tuple(
+    (re.compile(rf"^(?:Ascend)?(?:{pattern})$", re.IGNORECASE), family)
+    for pattern, family in (
+        (r"910B\d\w?(?:-\d)?|A2G\d\w*", "a2"),
+        (r"910_93\w*", "a3"),
+        (r"310P\d?\w*|I2\d?", "310p"),
+        (r"950\w*|910_95\w*", "a5"),
+        (r"310B\d?\w*", "310b"),
+        (r"310", "310"),
+        (r"910(?:Pro|Premium)?[AB]", "910"),
+    )
 )
+#: Numbers of devices on the PCI bus -> family; `lspci` prints them. Vendor 19e5 is Huawei.
+PCI_VENDOR = "0x19e5"
+PCI_FAMILIES = {
+    "0xd100": "310",
+    "0xd107": "310",
+    "0xd500": "310p",
+    "0xd801": "910",
+    "0xd802": "a2",
+    "0xd803": "a3",
+}
 
 
 def soc_family(name: str, *, chips_per_card: int = 1) -> str:
-    """`a2`, `a3`, `a5`, `310p`, or "" for an unknown name. A plain `Ascend910` with two chips is A3."""
+    """The family of a chip: `a2`, `a3`, `a5`, `310p`, `310b`, `310` or `910`, "" for an unknown name.
+
+    A name is that of a chip as npu-smi, the runtime or a wheel has it; `910` with two chips on a card is A3.
+    """
     for pattern, family in FAMILIES:
         if pattern.match(name):
             return family
-    if name.lower() in {"ascend910", "910"} and chips_per_card == 2:
-        return "a3"
-    return ""
+    return "a3" if name.lower() == "ascend910" or (name == "910" and chips_per_card == 2) else ""
+
+
+def pci_family(bus: Path) -> str:
+    """The family of the NPUs on this PCI bus, "" if there are none, or chips of several families.
+
+    bus: the folder `/sys/bus/pci/devices`, in which each device has the files `vendor` and `device`.
+    """
+    devices = bus.glob("*") if bus.is_dir() else ()
+    numbers = {_content(device / "device") for device in devices if _content(device / "vendor") == PCI_VENDOR}
+    found = {PCI_FAMILIES[number] for number in numbers if number in PCI_FAMILIES}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 #: SoC family -> values of the property `ascend :: npu_type` of wheel variants. Sources: the variants that
 #: vllm-ascend builds (.github/workflows/scripts/wheel/config.json), and what the provider detects
 #: (wheelnext/huawei-ascend-variant-provider, pysmi.py: 910B is `910b` at first and `a2` later).
 NPU_TYPES = {"a2": ("910b", "a2"), "a3": ("a3",), "310p": ("310p",)}
+
+
+def build_family(word: str) -> str:
+    """The family that wheels, images and people mean by a word: to them `910b` is A2, unlike to npu-smi."""
+    lower = word.lower().removeprefix("ascend").removeprefix("_")
+    named = next((family for family, words in NPU_TYPES.items() if lower in words), "")
+    return named or soc_family(word)
 
 
 @dataclass(frozen=True, kw_only=True)

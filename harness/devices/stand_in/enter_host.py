@@ -18,13 +18,14 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness.devices.stand_in.host_tree import ASCEND, NODES, OVER
+from harness.devices.stand_in.host_tree import ASCEND, NODES, OVER, PCI
 from harness.errors import EXIT_INCOMPLETE, InfrastructureError, Location
 
 # From linux/mount.h.
 _BIND, _RECURSIVE, _PRIVATE, _REMOUNT, _READ_ONLY = 0x1000, 0x4000, 0x40000, 0x20, 0x1
 _DETACH = 2
 _DEV = Path("/dev")
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -52,7 +53,7 @@ def mount_host(folder: Path) -> None:
     removed recursively: that would delete the files of the machine.
     """
     nodes = json.loads((folder / NODES).read_text("utf-8"))
-    for part in (*OVER, ASCEND):
+    for part in (*OVER, ASCEND, PCI):
         next((folder / part).iterdir(), None)
     # Mounts must not spread to the namespace outside.
     _mount("none", Path("/"), flags=_RECURSIVE | _PRIVATE)
@@ -63,6 +64,8 @@ def mount_host(folder: Path) -> None:
             _lay_over(Path("/") / part, folder / part, work / part.replace("/", "-"))
         _mount(str(folder / ASCEND), Path("/usr/local/Ascend"), flags=_BIND)
         _replace_dev(nodes, work / "dev")
+        if _PCI_DEVICES.is_dir():
+            _mount(str(folder / PCI), _PCI_DEVICES, flags=_BIND)
     finally:
         # The mounts on top keep what they use. rmdir removes an empty folder only.
         _LIBC.umount2(os.fsencode(work), _DETACH)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.devices.cards.device_nodes import MANAGER_NODES
-from harness.devices.host.soc import published_driver
+from harness.devices.host.soc import PCI_FAMILIES, PCI_VENDOR, published_driver
 from harness.devices.sim.runtime_build.stand_in_cann import write_cann
 from harness.devices.stand_in.host_shapes import HostShape, npu_smi_table
 from harness.errors import InputError
@@ -17,6 +17,10 @@ from harness.errors import InputError
 ASCEND, OVER = "ascend", ("etc", "usr/local")
 #: The file with the names of the device nodes.
 NODES = "nodes.json"
+#: Files of a stand-in, in its folder: what npu-smi prints, npu-smi and hccn_tool, and the PCI devices.
+TABLE = "ascend/driver/stand-in/table.txt"
+NPU_SMI, HCCN_TOOL = "usr/local/bin/npu-smi", "ascend/driver/tools/hccn_tool"
+PCI = "pci"
 _NPU_SMI = """\
 #!/bin/sh
 # The npu-smi of a stand-in host (npu-matrix rehearse): it prints files, no card answers.
@@ -63,16 +67,20 @@ def write_host(folder: Path, host: StandIn) -> tuple[Path, ...]:
         raise InputError(f"{host.driver_version!r} is not a version of a driver")
     devices, driver = host.shape.devices, folder / ASCEND / "driver"
     _write(driver / "version.info", f"Version={host.driver_version}\n")
-    _write(driver / "stand-in/table.txt", npu_smi_table(host.shape, host.driver_version))
+    _write(folder / TABLE, npu_smi_table(host.shape, host.driver_version))
     _write(driver / "stand-in/board.txt", f"\tSoftware Version               : {host.driver_version}\n")
-    _write(driver / "tools/hccn_tool", _HCCN_TOOL, executable=True)
+    _write(folder / HCCN_TOOL, _HCCN_TOOL, executable=True)
     for name in ("common", "driver"):
         (driver / "lib64" / name).mkdir(parents=True, exist_ok=True)
-    _write(folder / "usr/local/bin/npu-smi", _NPU_SMI, executable=True)
+    _write(folder / NPU_SMI, _NPU_SMI, executable=True)
     (folder / "usr/local/dcmi").mkdir(parents=True, exist_ok=True)
     (folder / "usr/local/Ascend").mkdir(exist_ok=True)
     _write(folder / "etc/ascend_install.info", "Driver_Install_Path_Param=/usr/local/Ascend\n")
     _write(folder / "etc/hccn.conf", "".join(f"address_{card}=192.168.{card}.1\n" for card in range(devices)))
+    number = next(number for number, family in PCI_FAMILIES.items() if family == host.shape.soc)
+    for device in range(devices):
+        _write(folder / PCI / f"0000:{device + 1:02x}:00.0/vendor", f"{PCI_VENDOR}\n")
+        _write(folder / PCI / f"0000:{device + 1:02x}:00.0/device", f"{number}\n")
     nodes = [*(f"davinci{card}" for card in range(devices)), *MANAGER_NODES]
     _write(folder / NODES, json.dumps(nodes))
     return write_cann(folder / ASCEND, host.cann, host.shape.runtime_name, devices)

@@ -47,12 +47,18 @@ REPLACED = (
     Replaced(
         part=("npu-smi, hccn_tool", "npu-smi、hccn_tool"),
         stand_in=(
-            "scripts that print the recorded layouts of an idle, healthy host",
-            "按已记录的格式打印空闲、健康主机信息的脚本",
+            (
+                "scripts that print the recorded layouts of an idle, healthy host, and with --faults those "
+                "of a host whose cards, links or driver fail"
+            ),
+            (
+                "按已记录的格式打印空闲、健康主机信息的脚本；"
+                "使用 --faults 时，打印卡、链路或驱动有故障的主机的信息"
+            ),
         ),
         untried=(
-            "layouts of driver releases that nobody has recorded, cards with errors",
-            "尚无记录的驱动版本的格式，有故障的卡",
+            "layouts of driver releases that nobody has recorded, faults that occur while a cell runs",
+            "尚无记录的驱动版本的格式，单元运行期间发生的故障",
         ),
     ),
     Replaced(

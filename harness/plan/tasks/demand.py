@@ -13,6 +13,7 @@ from typing import Any
 from harness.check import Check
 from harness.devices.host.soc import soc_family
 from harness.outcome import Tier
+from harness.settings import FOUND
 
 # A node has a marker or not. Each task takes the smallest amount that Ray can count, so that any number of
 # tasks can share it.
@@ -26,6 +27,9 @@ class Demand:
     resources: Mapping[str, float]
     nodes: int = 1
 
+    def __hash__(self) -> int:
+        return hash((frozenset(self.resources.items()), self.nodes))
+
     def __str__(self) -> str:
         resources = ", ".join(
             name if amount == MARKER else f"{amount:g} {name}"
@@ -36,6 +40,8 @@ class Demand:
 
 def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
     """The resources of a task: one CPU, and for a check on NPUs the cards, CANN version and SoC of its cell.
+
+    The CANN version is none of them if the cell is a container.
 
     The recipe of the cell states the number of nodes and cards. Checks that do not read it run on one card,
     or on as many as their parameter `cards` says.
@@ -51,7 +57,8 @@ def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
     family = soc_family(str(device.get("soc", "")))
     if family:
         resources[f"soc:{family}"] = MARKER
-    if device.get("cann"):
+    # A container has the CANN of its image.
+    if device.get("cann") and device.get("engine", FOUND) == FOUND:
         resources[f"cann:{device['cann']}"] = MARKER
     return Demand(resources=resources, nodes=int(recipe.get("nodes", 1)))
 
@@ -65,6 +72,15 @@ def unmet_reason(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> str:
     lacking = _lacking(required, nodes)
     what = f"no node has {', '.join(lacking)}" if lacking else f"{len(fitting)} of {len(nodes)} nodes fit"
     return f"the cluster cannot provide {demand}: {what}"
+
+
+def capacity(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> int:
+    """How many tasks with this demand the nodes can run at a time."""
+    fitting = [
+        int(min(node.get(name, 0.0) / amount for name, amount in demand.resources.items() if amount))
+        for node in nodes
+    ]
+    return sum(fitting) // demand.nodes
 
 
 def applicable_demand(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> Demand:

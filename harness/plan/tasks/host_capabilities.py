@@ -26,13 +26,15 @@ class NpuFacts:
 class HostFacts:
     """The devices of a host.
 
-    arch: the architecture of this host, such as `aarch64`; "" if it is not known. cann_misfit: (CANN version,
-    driver version) -> why they are not compatible, or "".
+    no_card: why no card can be used although the host has some; "" if it has none, or one can. arch: the
+    architecture of this host, such as `aarch64`; "" if it is not known. cann_misfit: (CANN version, driver
+    version) -> why they are not compatible, or "".
     nodes: the resources of each cluster node, if a cluster runs the plan instead of this host.
     elsewhere: other hosts run the plan, each cell on one that has its device.
     """
 
     npu: NpuFacts | None = None
+    no_card: str = ""
     arch: str = ""
     cann_misfit: Callable[[str, str], str] = lambda _cann, _driver: ""
     nodes: tuple[Mapping[str, float], ...] = ()
@@ -48,10 +50,14 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
         reason = unmet_reason(demand, host.nodes)
         return Skip(status=Status.NOT_RUN, reason=reason) if reason else None
     if host.npu is None:
-        return Skip(status=Status.NOT_RUN, reason="no NPU on this host")
+        unusable = f"no card of this host can be used: {host.no_card}"
+        return Skip(status=Status.NOT_RUN, reason=unusable if host.no_card else "no NPU on this host")
     soc = cell.axes.get("soc", "")
     if soc and soc != host.npu.soc:
-        return Skip(status=Status.NOT_RUN, reason=f"the cell needs {soc}, this host has {host.npu.soc}")
+        return Skip(
+            status=Status.NOT_RUN,
+            reason=f"the cell needs {soc}, this host has {host.npu.soc or 'an unknown SoC'}",
+        )
     arch = facets["platform"].value["arch"] if "platform" in facets else ""
     if arch and host.arch and arch != host.arch:
         return Skip(status=Status.NOT_RUN, reason=f"the cell is for {arch}, this host is {host.arch}")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from harness.outcome import Outcome, State
+from harness.plan.tasks.task import Task
 from harness.run.jobs.execute import abandoned_job_outcome, execute
 from harness.run.jobs.job import Job, JobHandle, JobSite
 from harness.run.programs.process import CONTAINED_GRACE_SECONDS, HARD_SECONDS
@@ -31,7 +32,10 @@ class Executor(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many jobs can run at a time. The scheduler never submits more."""
+        """How many jobs can run at a time."""
+
+    def has_room(self, task: Task, /) -> bool:
+        """Whether a job of the task could start now or soon. The scheduler submits no others."""
 
     def submit(self, job: Job) -> None:
         """Start a job; returns at once."""
@@ -76,6 +80,10 @@ class LocalExecutor:
     def slots(self) -> int:
         """The number of threads."""
         return self._jobs
+
+    def has_room(self, _task: Task, /) -> bool:
+        """Whether a thread is free, for any task."""
+        return len(self._running) < self._jobs
 
     def submit(self, job: Job) -> None:
         """Run the job in a new thread."""

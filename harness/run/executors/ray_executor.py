@@ -36,7 +36,8 @@ from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Failure, Outcome, State
 from harness.package import PACKAGE_ROOT
-from harness.plan.tasks.demand import Demand, applicable_demand, resource_demand, unmet_reason
+from harness.plan.tasks.demand import Demand, applicable_demand, capacity, resource_demand, unmet_reason
+from harness.plan.tasks.task import Task
 from harness.run.executors.executor import PATIENCE_SECONDS
 from harness.run.executors.quarantine import Quarantine
 from harness.run.executors.ray_address import FIX, require_listening
@@ -48,6 +49,8 @@ from harness.sources.redact import ESCAPES
 
 NAMESPACE = "npu-matrix"
 NODES_REFRESH_SECONDS = 5.0
+#: One waiting job for so many running ones of the same demand.
+WAITING_SHARE = 4
 #: The folders of the repository that jobs may read, in addition to the program.
 STAGED_FOLDERS = ("patches",)
 #: The cache folder of a node -> how programs are started in cells there.
@@ -98,7 +101,9 @@ class RayExecutor:
         self._quarantine = Quarantine()
         self._refused: list[Outcome] = []
         self._nodes_read_at = 0.0
-        self._nodes: list[Mapping[str, float]] = []
+        self._nodes: dict[str, Mapping[str, float]] = {}
+        self._demands: dict[str, Demand] = {}
+        self._room: dict[Demand, int] = {}
         remove_orphaned_folders()
         self._scratch = make_temporary_folder()
         folder = stage_checkout(root, self._scratch / "checkout")
@@ -115,9 +120,15 @@ class RayExecutor:
     @property
     def nodes(self) -> list[Mapping[str, float]]:
         """All resources of each living node; updated every few seconds."""
+        return list(self._living().values())
+
+    def _living(self) -> Mapping[str, Mapping[str, float]]:
+        """Id -> all resources of each living node. Reading them takes milliseconds."""
         if time.monotonic() - self._nodes_read_at > NODES_REFRESH_SECONDS or not self._nodes_read_at:
-            self._nodes = alive_node_resources(self._ray.nodes())
+            self._nodes = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
             self._nodes_read_at = time.monotonic()
+            self._demands.clear()
+            self._room.clear()
         return self._nodes
 
     @property
@@ -125,12 +136,31 @@ class RayExecutor:
         """The number of CPUs of the cluster, because every job needs at least one."""
         return max(1, int(sum(node.get("CPU", 0.0) for node in self.nodes)))
 
+    def has_room(self, task: Task, /) -> bool:
+        """Whether the cluster can run more jobs with this demand, or a few wait so that no node ever idles.
+
+        `submit` refuses what the cluster can never run.
+        """
+        demand = self._demand(task)
+        if demand not in self._room:
+            able = capacity(demand, self.nodes)
+            waiting = sum(other.demand == demand for other in self._remote_jobs.values())
+            self._room[demand] = able + able // WAITING_SHARE + 1 - waiting
+        return self._room[demand] > 0
+
+    def _demand(self, task: Task) -> Demand:
+        nodes = self._living().values()
+        if task.key not in self._demands:
+            wanted = resource_demand(task.check, task.facets)
+            self._demands[task.key] = applicable_demand(wanted, list(nodes))
+        return self._demands[task.key]
+
     def submit(self, job: Job) -> None:
         """Submit the job; Ray starts it when its resources are free.
 
         If no node can ever satisfy its demand, its outcome is an infrastructure error.
         """
-        demand = applicable_demand(resource_demand(job.task.check, job.task.facets), self.nodes)
+        demand = self._demand(job.task)
         reason = unmet_reason(demand, self.nodes)
         if reason:
             fix = "add such a node, or exclude these cells with --only"
@@ -143,6 +173,7 @@ class RayExecutor:
             return
         remote_job = _RemoteJob(job=job, parcel=parcel, demand=demand)
         self._remote_jobs[self._launch(remote_job)] = remote_job
+        self._room[demand] = self._room.get(demand, 1) - 1
 
     def collect(self, timeout: float) -> list[Outcome]:
         """The outcomes of jobs that ended or whose node was lost."""
@@ -156,7 +187,9 @@ class RayExecutor:
             # Collect all other jobs that have ended by now.
             ready, _ = self._ray.wait(list(self._remote_jobs), num_returns=len(self._remote_jobs), timeout=0)
         for ref in ready:
-            finished.append(self._receive(ref, self._remote_jobs.pop(ref)))
+            remote_job = self._remote_jobs.pop(ref)
+            self._room.pop(remote_job.demand, None)
+            finished.append(self._receive(ref, remote_job))
         self._force_late()
         return finished
 
@@ -205,7 +238,7 @@ class RayExecutor:
         pause one canary job is assigned to it.
         """
         now, job = time.monotonic(), remote_job.job
-        alive = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        alive = self._living()
         paused = self._quarantine.paused_hosts(alive, now)
         built_on = [
             self._built_on.get(outcome.key, "") for name, outcome in job.inputs.items() if name in job.remakes
@@ -242,6 +275,8 @@ class RayExecutor:
         except InfrastructureError as error:
             outcome = lost_job_outcome(remote_job.job, error)
         except (errors.RayError, OSError) as error:
+            # A node may have gone.
+            self._nodes_read_at = 0.0
             outcome = (
                 _interrupted_outcome(remote_job.job)
                 if remote_job.cancelled_at
@@ -303,11 +338,6 @@ def _cards(indices: Sequence[str], dev: Path) -> tuple[int, ...]:
     """
     nodes = davinci_numbers(dev)
     return tuple(nodes[int(index)] if int(index) < len(nodes) else int(index) for index in indices)
-
-
-def alive_node_resources(listed: list[Mapping[str, Any]]) -> list[Mapping[str, float]]:
-    """The resources of each living node, from the return value of `ray.nodes()`."""
-    return [node["Resources"] for node in listed if node["Alive"]]
 
 
 def program_digest(package: Path = PACKAGE_ROOT) -> str:

@@ -85,12 +85,12 @@ class Schedule:
             if key in plan.tasks:
                 self._results[key] = self._result(outcome, reused=True)
 
-    def ready(self, limit: int) -> list[Task]:
-        """The first `limit` tasks that may start now, in order; none while the run is being stopped."""
+    def ready(self) -> list[Task]:
+        """The tasks that may start now, in order; none while the run is being stopped."""
         if self.stopped:
             return []
         self._update_decisions()
-        return [self.plan.tasks[rank.key] for rank in self._queue[:limit]]
+        return [self.plan.tasks[rank.key] for rank in self._queue]
 
     def unverified_inputs(self, task: Task) -> list[TaskResult]:
         """The outcomes among the inputs of `task` that were not produced or verified in this run, or are

@@ -156,17 +156,17 @@ class _Run:
         return self._result(self._clock() - started)
 
     def _submit(self) -> None:
-        free_slots = self._executor.slots - len(self._schedule.running)
-        while free_slots > 0:
-            ready = self._schedule.ready(free_slots)
-            if not ready:
-                return
-            for task in ready:
+        # Tasks for one kind of host must not wait behind those for another kind, all of whose hosts are busy.
+        while True:
+            for task in self._schedule.ready():
+                if not self._executor.has_room(task):
+                    continue
                 if not self._verify_inputs(task):
                     # A task that produces an input runs again, so other tasks may not be ready any more.
                     break
                 self._start(task)
-                free_slots -= 1
+            else:
+                return
 
     def _verify_inputs(self, task: Task) -> bool:
         verified = True

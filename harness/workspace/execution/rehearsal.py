@@ -14,6 +14,7 @@ from pathlib import Path
 
 from harness.compat.resolve.resolve_problems import UNAVAILABLE_TEXT
 from harness.devices.stand_in.enter_host import unshare_command
+from harness.devices.stand_in.host_faults import HostFault
 from harness.devices.stand_in.host_shapes import SHAPES, HostShape
 from harness.devices.stand_in.host_tree import StandIn, write_host
 from harness.errors import EXIT_OK, InputError, Location
@@ -128,10 +129,34 @@ def run_on_stand_in(
     InfrastructureError if this machine cannot make a mount namespace.
     """
     place = _place(group, folder)
-    files = " ".join(map(str, write_host(place, group.host)))
+    files = write_host(place, group.host)
+    output = None if shown else subprocess.DEVNULL
+    return _run(place, folder, files, settings, arguments, engine, stdout=output).returncode
+
+
+def output_on_stand_in(
+    group: HostGroup, folder: Path, settings: Settings, arguments: Sequence[str], fault: HostFault
+) -> str:
+    """What an npu-matrix command prints on the stand-in host of the group with a fault."""
+    place = _place(group, folder)
+    files = write_host(place, group.host)
+    fault.damage(place)
+    return _run(place, folder, files, settings, arguments, {}, stdout=subprocess.PIPE).stdout
+
+
+def _run(
+    place: Path,
+    folder: Path,
+    files: Iterable[Path],
+    settings: Settings,
+    arguments: Sequence[str],
+    engine: Mapping[str, str],
+    stdout: int | None,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command as after the login on the host in `place`, whose CANN has the files set_env.sh."""
     own = ("--matrix", str(settings.path("matrix")), "--state", str(folder / "state"))
     command = [sys.executable, "-m", "harness", *own, *arguments]
-    shell = ["bash", "-c", _SOURCE.format(files=files), "--", *command]
+    shell = ["bash", "-c", _SOURCE.format(files=" ".join(map(str, files))), "--", *command]
     paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     # Not every setting has a flag.
     passed = {
@@ -141,10 +166,9 @@ def run_on_stand_in(
     }
     own_variables = {REHEARSAL_VARIABLE: str(place), "PYTHONPATH": os.pathsep.join(paths)}
     environ = {**os.environ, **passed, **engine, **own_variables}
-    output = None if shown else subprocess.DEVNULL
     return subprocess.run(
-        unshare_command(place, shell), cwd=settings.root, env=environ, check=False, stdout=output
-    ).returncode
+        unshare_command(place, shell), cwd=settings.root, env=environ, check=False, stdout=stdout, text=True
+    )
 
 
 def _place(group: HostGroup, folder: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.builds.cell.interpreter import find_interpreter
 from harness.builds.installed.found_python import FoundPython, found_python, read_found
+from harness.devices.host.host_findings import why_no_card
 from harness.devices.host.host_inspection import HostReport, HostView, inspect_host
 from harness.devices.host.soc import driver_misfit
 from harness.digest import digest_file, digest_json
@@ -310,12 +311,8 @@ def cards_by_cell(context: PlanContext) -> dict[str, int]:
 def host_facts(report: HostReport) -> Any:
     """The facts about the host that planning uses."""
     chips = report.usable_chips
-    npu = (
-        NpuFacts(cards=len(chips), soc=report.soc, driver=report.npu.version)
-        if chips and report.npu
-        else None
-    )
-    return HostFacts(npu=npu, arch=report.machine, cann_misfit=driver_misfit)
+    npu = NpuFacts(cards=len(chips), soc=report.soc, driver=report.driver) if chips else None
+    return HostFacts(npu=npu, no_card=why_no_card(report), arch=report.machine, cann_misfit=driver_misfit)
 
 
 def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], ExpectedFailure | None]:

@@ -22,10 +22,12 @@ def host_with_chip(host: HostReport, soc: str) -> HostReport:
     chip = Chip(card=0, chip=0, index=0, name=CHIPS[soc], health="OK")
     return replace(
         host,
+        driver="",
         npu=NpuReport(version="", chips=(chip,), processes=()),
         npu_error="",
         davinci=(0,),
         missing_nodes=(),
+        not_open="",
         machine="",
     )
 

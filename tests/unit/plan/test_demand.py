@@ -3,7 +3,14 @@ from hypothesis import strategies as st
 from plan_samples import cell, check, plan
 
 from harness.outcome import Status, Tier
-from harness.plan.tasks.demand import MARKER, Demand, applicable_demand, resource_demand, unmet_reason
+from harness.plan.tasks.demand import (
+    MARKER,
+    Demand,
+    applicable_demand,
+    capacity,
+    resource_demand,
+    unmet_reason,
+)
 from harness.plan.tasks.host_capabilities import HostFacts
 
 NPU = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}
@@ -15,6 +22,28 @@ def test_a_device_task_asks_for_its_card_its_family_and_its_cann():
     assert resource_demand(LOSS, {"device": NPU}) == Demand(
         resources={"CPU": 1.0, "NPU": 1.0, "soc:a2": MARKER, "cann:8.5.0": MARKER}
     )
+
+
+def test_a_container_brings_its_cann():
+    contained = {**NPU, "engine": "docker", "base_image": ""}
+    assert "cann:8.5.0" not in resource_demand(LOSS, {"device": contained}).resources
+    assert "cann:8.5.0" in resource_demand(LOSS, {"device": {**NPU, "engine": "found"}}).resources
+
+
+def test_a_plan_says_why_no_card_of_the_host_can_be_used():
+    facts = HostFacts(no_card="the driver is not running")
+    loss = check("loss", device=True, facets=("device",))
+    (entry,) = plan([cell("npu", soc="a2", cann="8.5.0")], [loss], facts).entries
+    assert entry.skip.reason == "no card of this host can be used: the driver is not running"
+
+
+def test_the_capacity_of_a_cluster_is_that_of_its_scarcest_resource():
+    eight = resource_demand(LOSS, {"device": NPU, "recipe": {"nodes": 1, "cards": 8}})
+    two = resource_demand(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 8}})
+    nodes = [{**A2, "NPU": 24.0}, {**A2, "CPU": 2.0, "NPU": 64.0}, {**A2, "soc:a2": 0.0}, {"CPU": 4.0}]
+    assert (capacity(eight, nodes), capacity(two, nodes)) == (5, 2)
+    assert capacity(Demand(resources={"CPU": 1.0}), nodes) == 22
+    assert capacity(eight, []) == 0
 
 
 def test_a_recipe_says_how_many():

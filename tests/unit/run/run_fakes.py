@@ -158,6 +158,9 @@ class FakeExecutor:
         self._random = random.Random(seed)
         self._running: list[Job] = []
 
+    def has_room(self, _task: Task) -> bool:
+        return len(self._running) < self.slots
+
     def submit(self, job: Job) -> None:
         assert len(self._running) < self.slots, "more jobs than slots"
         self.started.append(job)
