@@ -166,7 +166,10 @@ class CardLeases:
             return number, ticket.pop_all()
 
     def _describe_others(self, what: str) -> str:
-        others = [lease for lease in self.list_leases() if (lease.pid, lease.what) != (os.getpid(), what)]
+        # Nobody is between locking a card and noting what for.
+        with self._exclusive() as folder:
+            listed = self._list(folder)
+        others = [lease for lease in listed if (lease.pid, lease.what) != (os.getpid(), what)]
         return "; ".join(
             f"{'earlier in the queue' if lease.card is None else f'card {lease.card}'}: "
             f"{lease.what} ({lease.user}, pid {lease.pid})"

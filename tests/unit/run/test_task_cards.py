@@ -73,21 +73,26 @@ def test_two_tasks_at_a_time_have_a_card_each(site: JobSite):
 
 
 def test_tasks_that_want_both_take_turns(site: JobSite):
-    book, met = CardLeases.of_host(site.environ), threading.Event()
+    book, holds, met = CardLeases.of_host(site.environ), threading.Event(), threading.Event()
 
     def until_another_waits(context: TaskContext) -> Measured:
+        holds.set()
         while not met.is_set():
             if any(one.card is None for one in book.list_leases()):
                 met.set()
             time.sleep(0.02)
         return show(context)
 
-    both = [job(name, count=2, program=until_another_waits) for name in "ab"]
-    found = run(site, *both)
+    executor, first = LocalExecutor(site, jobs=2), job("first", count=2, program=until_another_waits)
+    executor.submit(first)
+    assert holds.wait(90)
+    executor.submit(job("second", count=2))
+    found: dict[str, Outcome] = {}
+    while len(found) < 2:
+        found |= {one.check: one for one in executor.collect(0.1)}
     assert {one.measurements["cards"] for one in found.values()} == {"0,1"}
-    first, second = sorted(found.values(), key=lambda one: one.finished)
-    log = site.artifacts.get(second.log).read_text()
-    assert f"waiting for 2 of 2 cards: card 0: {first.check} {first.key[:12]}" in log
+    log = site.artifacts.get(found["second"].log).read_text()
+    assert f"waiting for 2 of 2 cards: card 0: first {found['first'].key[:12]}" in log
     assert "on card 0, 1" in log
 
 
