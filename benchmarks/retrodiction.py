@@ -136,6 +136,14 @@ def table(judged: Sequence[Judged]) -> str:
     return "\n".join(lines)
 
 
+def listing(judged: Sequence[Judged]) -> Iterator[str]:
+    """The cases that may be looked at and were not answered rightly, a line each."""
+    for one in judged:
+        if one.case.half == "looked at" and one.answer != "right":
+            root = one.found.root
+            yield f"{one.answer}: {one.case.source} ({one.case.category}): {root.id if root else 'nothing'}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="benchmarks.retrodiction", description=(__doc__ or "").splitlines()[0]
@@ -144,10 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     judged = [judge(case) for case in read_cases()]
     print(table(judged))
-    for one in judged:
-        if options.show and one.case.half == "looked at" and one.answer != "right":
-            root = one.found.root
-            print(f"{one.answer}: {one.case.source} ({one.case.category}): {root.id if root else 'nothing'}")
+    for line in listing(judged) if options.show else ():
+        print(line)
     return 1 if any(one.found.is_clean for one in judged) else 0
 
 

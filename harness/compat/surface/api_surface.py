@@ -169,7 +169,8 @@ class ApiSurface:
         self.sources = ZippedSources(sources, changes) if isinstance(sources, Path) else sources
         names = list(self.sources.names())
         self._members = _modules(names)
-        self._compiled = {_compiled_module(name) for name in names if name.endswith(COMPILED)}
+        others = (name for name in names if not module_of_file(name))
+        self._compiled = {_compiled_module(name) for name in others if name.endswith(COMPILED)}
         self._folders = _folders(self._members)
         self._openness = cache(openness)
         self._class_attributes = cache(class_attributes)
@@ -181,7 +182,7 @@ class ApiSurface:
     @cached_property
     def packages(self) -> frozenset[str]:
         """The top-level names that can be imported."""
-        return frozenset(module.partition(".")[0] for module in self._members)
+        return frozenset(name for names in (self._members, self._folders) for name in names if "." not in name)
 
     def files(self) -> tuple[tuple[str, str], ...]:
         """Every module and its file, sorted by file."""
@@ -488,13 +489,12 @@ def module_of_file(name: str) -> str:
 
 
 def _folders(modules: Iterable[str]) -> set[str]:
-    """The modules, and all packages above them."""
+    """All packages above the modules."""
     found: set[str] = set()
-    for module in modules:
-        package = module
-        while package and package not in found:
-            found.add(package)
-            package = package.rpartition(".")[0]
+    new = {module.rpartition(".")[0] for module in modules}
+    while new := new - found - {""}:
+        found |= new
+        new = {package.rpartition(".")[0] for package in new}
     return found
 
 

@@ -102,11 +102,7 @@ def _hash(groups: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 def _rarest_window(needle: bytes) -> int:
     """The start of the window with the rarest groups. In a long needle, another group follows the window."""
 
-    def frequency(offset: int) -> float:
-        return math.prod(COMMON.get(chr(byte), RARE) for byte in needle[offset : offset + GROUP])
-
+    frequency = [COMMON.get(chr(byte), RARE) for byte in needle]
+    groups = [math.prod(frequency[offset : offset + GROUP]) for offset in range(len(needle))]
     size = WINDOW + GROUP if len(needle) >= WINDOW + GROUP else WINDOW
-    return min(
-        range(len(needle) - size + 1),
-        key=lambda start: max(frequency(offset) for offset in range(start, start + GROUP)),
-    )
+    return min(range(len(needle) - size + 1), key=lambda start: max(groups[start : start + GROUP]))
