@@ -182,7 +182,9 @@ class ApiSurface:
     @cached_property
     def packages(self) -> frozenset[str]:
         """The top-level names that can be imported."""
-        return frozenset(name for names in (self._members, self._folders) for name in names if "." not in name)
+        return frozenset(
+            name for names in (self._members, self._folders) for name in names if "." not in name
+        )
 
     def files(self) -> tuple[tuple[str, str], ...]:
         """Every module and its file, sorted by file."""
