@@ -22,7 +22,7 @@ from harness.compat.lint.lint_measurements import (
 )
 from harness.compat.lint.program_findings import program_findings
 from harness.compat.lint.registry_findings import registry_findings
-from harness.compat.lint.setting_changes import key_change, misspelt_value, without_plus
+from harness.compat.lint.setting_changes import key_change, misspelt_value, value_change, without_plus
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.typo_findings import typo_findings
 from harness.compat.lint.unread_settings import unread_findings
@@ -113,9 +113,15 @@ def config_findings(
             changes=_key_changes(refused, composition),
         )
     yield from _type_findings(job, configuration, program, composition, source)
-    yield from registry_findings(job, configuration, program, composition)
+    unregistered = list(registry_findings(job, configuration, program, composition))
+    yield from unregistered
     yield from typo_findings(job, configuration, program, composition)
-    stops = list(program_findings(job, configuration, program, composition))
+    told_at = {(one.line, one.column) for one in unregistered}
+    stops = [
+        one
+        for one in program_findings(job, configuration, program, composition)
+        if isinstance(one, UndecidedRule) or (one.line, one.column) not in told_at
+    ]
     yield from stops
     # What verl refuses is not without effect.
     stopped_at = {(one.line, one.column) for one in stops if isinstance(one, LintFinding)}
@@ -183,6 +189,9 @@ def _type_findings(
         if setting.unknown or not plain.has(key) or not composition.has(key):
             continue
         default, value = plain.value(key), composition.value(key)
+        if default is None and value == "None":
+            yield _text_none(job, setting, key, source)
+            continue
         if default is None:
             default = configuration.example(composition, key)
         if isinstance(value, float) and not isinstance(default, (str, float)) and _COUNT.fullmatch(key):
@@ -203,6 +212,19 @@ def _type_findings(
             source=source,
             changes=misspelt_value(setting, key, TRUTH_VALUES) if isinstance(default, bool) else (),
         )
+
+
+def _text_none(job: JobSettings, setting: ScriptValue, key: str, source: str) -> LintFinding:
+    return _finding(
+        job,
+        setting,
+        rule=TYPE_RULE,
+        message=f"{key} is the text 'None', and not null",
+        why="Hydra reads `null` as no value, and `None` as a text, which verl computes with or opens",
+        fix=f"write {key}=null",
+        source=source,
+        changes=value_change(setting, key, "null"),
+    )
 
 
 def _is_text_taken(

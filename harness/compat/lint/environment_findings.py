@@ -110,6 +110,7 @@ def _problem(value: ScriptValue, entry: EnvironmentEntry) -> str:
         "choice": _choice_problem,
         "cards": _cards_problem,
         "options": _options_problem,
+        "ports": _ports_problem,
     }
     return checks[entry.form](text, entry) if text and entry.form in checks else ""
 
@@ -133,7 +134,19 @@ def _cards_problem(text: str, _entry: EnvironmentEntry) -> str:
     if any(card != card.strip() for card in cards):
         return "CANN reads the cards before the first space only"
     twice = next((card for card in cards if cards.count(card) > 1), "")
+    if not twice and cards != sorted(cards, key=int):
+        return "CANN takes the cards in ascending order"
     return f"card {twice} is in it twice" if twice else ""
+
+
+def _ports_problem(text: str, _entry: EnvironmentEntry) -> str:
+    for part in text.split(",") if text != "auto" else ():
+        first, dash, last = part.partition("-")
+        if not (first.isdigit() and (last.isdigit() or not dash)):
+            return "it is a list such as 60000-60050, or auto"
+        if int(first) > int(last or first) or not 0 < int(last or first) <= 65535:
+            return f"{part} is no range of ports from 1 to 65535, the smaller one first"
+    return ""
 
 
 def _options_problem(text: str, entry: EnvironmentEntry) -> str:

@@ -205,16 +205,21 @@ class VerlConfiguration:
         return Program(module=module, folder=folder, name=name)
 
     def missing_name(self, entry: str, options: Mapping[str, str]) -> tuple[str, str, Sequence[str]] | None:
-        """A configuration that a program of verl has not in its own folder: folder, name, and those it has.
+        """A configuration that a program of verl does not find in its folder: folder, name, and those it has.
 
-        None if the program finds its configuration, or looks for it in another folder.
+        None if the program finds its configuration, or looks for it outside of this verl.
         """
         module = self._module_file(entry)
         found = self._decorator(module) if module and module.startswith("verl/") else None
         name = (options.get("--config-name") or options.get("-cn") or "").removesuffix(".yaml")
-        if module is None or found is None or any(options.get(one) for one in FOLDER_OPTIONS):
+        if module is None or found is None:
             return None
         folder = posixpath.normpath(posixpath.join(posixpath.dirname(module), found[0]))
+        chosen = next((options[one] for one in FOLDER_OPTIONS if options.get(one)), "")
+        if chosen:
+            folder = self._known_folder(chosen, posixpath.dirname(module))
+            if not self._tree.is_folder(folder):
+                return None
         is_plain = bool(re.fullmatch(r"[\w/.-]+", name)) and not _SEARCH_PATH.fullmatch(found[0])
         if not is_plain or f"{folder}/{name}.yaml" in self._paths:
             return None

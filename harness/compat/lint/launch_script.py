@@ -48,6 +48,11 @@ GIVEN_NAMES = re.compile(
     r"|(?:SLURM|PBS|LSB|ARNOLD|VC|MA|PAI|KUBERNETES|POD|OMPI|PMI|CONDA|CUDA|NCCL|RAY|ASCEND|MLP|DLC|K8S|GITHUB)_\w+"
     r"|(?:NODE_|LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)|PET_\w+|NNODES|NODE_COUNT"
 )
+RAY_SUBMIT = ["ray", "job", "submit"]
+#: An assignment of a first argument that has no default. It is no function's, because it is not indented.
+FIRST_ARGUMENT = re.compile(r"^(?:export )?(?P<name>[A-Za-z_]\w*)=\"?\$(?:1\b|\{1(?:\}|:?\?))", re.MULTILINE)
+ALL_ARGUMENTS = re.compile(r"(?<=\s)\"?(?:\$@|\$\{@\}|\$\*)\"?(?=\s|\Z)")
+MOVED_ARGUMENTS = re.compile(r"^\s*(?:shift|set\s+--)|[;&]\s*shift", re.MULTILINE)
 #: Variables that every shell has.
 SHELL_NAMES = ("HOME", "PWD", "USER")
 _REFERENCE = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*)(?![\w.:])\}?")
@@ -143,6 +148,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     notes = list(evaluator.notes)
     notes += [*_torn_assignments(evaluator.commands), *_misspelt_variables(evaluator)]
     notes += [*_longer_names(evaluator), *_lonely_nodes(evaluator)]
+    notes += [*_taken_by_ray(evaluator), *_not_shifted(evaluator)]
     notes += [*_missing_arrays(evaluator), *_replaced_arrays(evaluator), *_refused_names(evaluator)]
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
@@ -212,6 +218,33 @@ def _lonely_nodes(evaluator: Evaluator) -> Iterator[ScriptNote]:
         if any(word.text == "--standalone" for word in words) and nodes.isdigit() and int(nodes) > 1:
             text = f"`torchrun --standalone` starts one node, and waits for {nodes} for ever"
             yield ScriptNote(line=command.where.line, text=f"{text}: give --rdzv-endpoint", unread=True)
+
+
+def _taken_by_ray(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Options of a program that `ray job submit` takes for its own, because no `--` is before the program."""
+    for command in evaluator.commands:
+        texts = [word.text for word in command.arguments]
+        start = next((place for place in range(len(texts)) if texts[place : place + 3] == RAY_SUBMIT), None)
+        program = next((place for place in range(len(texts)) if is_python(command.arguments, place)), 0)
+        if start is None or program < start or "--" in texts[start:program]:
+            continue
+        taken = next((text for text in texts[program:] if re.match(r"--?[A-Za-z]", text)), "")
+        if taken:
+            text = f"`ray job submit` takes `{taken}` for an option of its own, and stops at it"
+            yield ScriptNote(
+                line=command.where.line, text=f"{text}: write `--` before the program", unread=True
+            )
+
+
+def _not_shifted(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Arguments that the script uses by their number, and that it passes to the program in `$@`, too."""
+    found, passed = FIRST_ARGUMENT.search(evaluator.text), ALL_ARGUMENTS.search(evaluator.text)
+    if found is None or passed is None or MOVED_ARGUMENTS.search(evaluator.text):
+        return
+    if any(python_program(command.arguments)[0] for command in evaluator.commands):
+        line = evaluator.text.count("\n", 0, passed.start()) + 1
+        text = f"`$@` passes on `$1`, too, which the script takes for {found['name']}: is `shift` missing?"
+        yield ScriptNote(line=line, text=text, unread=True)
 
 
 def _missing_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:

@@ -54,7 +54,12 @@ def _model(job: JobSettings) -> Mapping[str, Value]:
     facts = load_ruleset().model_facts(job.model)
     if facts is None:
         return {}
-    return {"num_attention_heads": facts.heads, "num_key_value_heads": facts.query_groups}
+    known = {
+        "num_attention_heads": facts.heads,
+        "num_key_value_heads": facts.query_groups,
+        "max_position_embeddings": facts.positions,
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 def _distinct(checks: ProgramChecks) -> list[ProgramError]:
@@ -81,7 +86,7 @@ def _finding(
         where,
         rule=PROGRAM_RULE,
         severity="error",
-        message=f"verl stops: {error.message or error.type}",
+        message=f"verl stops: {error.message if ' ' in error.message else f'{error.type} {error.message}'}",
         why=f"{place} raises {error.type}; this rests on {values}"
         if values
         else f"{place} raises {error.type}",

@@ -142,14 +142,14 @@ class NameRegistry(_RuleFileModel):
 class EnvironmentEntry(_RuleFileModel):
     """An entry of environment.yaml: variables, who reads them, and what their values can be.
 
-    form: an integer or a number from `low` to `high`, one of the `choices`, a list of cards, or a list of
-    `option:value` whose options are the `choices`; a text can be anything. any_case: whether the reader takes
-    the choices in small and in large letters.
+    form: an integer or a number from `low` to `high`, one of the `choices`, a list of cards, of ranges
+    of ports, or of `option:value` whose options are the `choices`; a text can be anything. any_case: whether
+    the reader takes the choices in small and in large letters.
     """
 
     names: tuple[str, ...]
     read_by: str
-    form: Literal["text", "integer", "number", "choice", "cards", "options"] = "text"
+    form: Literal["text", "integer", "number", "choice", "cards", "options", "ports"] = "text"
     low: int = 0
     high: int = 0
     choices: tuple[str, ...] = ()

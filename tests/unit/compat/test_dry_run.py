@@ -323,6 +323,61 @@ def test_workers_are_followed_with_the_size_of_their_pool(changed: Mapping[str, 
         assert {"cards", "nodes", "tp"} <= checks.failed[0].keys
 
 
+@pytest.mark.parametrize(
+    ("body", "fails"),
+    [
+        # A data loader and epochs after those of an earlier run have a first round.
+        ("from torch.utils.data import DataLoader\nfor b in DataLoader(None):\n    assert c.tp == 3", True),
+        (
+            "from torch.utils.data import DataLoader\nfor i, b in enumerate(DataLoader(None)):\n    assert c.tp == 3",
+            True,
+        ),
+        ("for e in range(os.cpu_count(), c.n):\n    assert c.tp == 3", True),
+        ("s = os.cpu_count()\nwhile s < c.n:\n    s += 1\n    assert c.tp == 3", True),
+        ("s = os.cpu_count()\nwhile s < c.n:\n    s += 1\n    assert c.tp == 2", False),
+        # What a round changes is not known afterwards.
+        (
+            "l = []\nfrom torch.utils.data import DataLoader\nfor b in DataLoader(None): l.append(b)\nassert len(l) == c.n",
+            False,
+        ),
+        # Other loops may have none.
+        ("for name in os.listdir(c.mode):\n    assert c.tp == 3", False),
+        # A loader reads elements of its data set.
+        (
+            (
+                "from torch.utils.data import DataLoader\nclass Data:\n    def __getitem__(self, i):\n"
+                "        assert c.mode in ['left', 'right']\nDataLoader(dataset=Data())"
+            ),
+            True,
+        ),
+        # What a loop waits for comes; without an end nothing follows.
+        ("def f():\n    while True:\n        if os.listdir('.'): return 1\nf()\nassert c.tp == 3", True),
+        ("while True: os.listdir('.')\nassert c.tp == 3", False),
+        # A failure of something that only a run has does not hide those of settings.
+        ("x = [][0]\nassert c.tp == 3", True),
+        ("import heapq\nh = []\nheapq.heappush(h, c.n)\ny = h[0]\nassert c.tp == 2", False),
+        # A process has a group after it was made.
+        ("import torch.distributed as d\nif not d.is_initialized():\n    assert c.tp == 3", True),
+        (
+            "import torch.distributed as d\nd.init_process_group()\nif not d.is_initialized():\n    assert c.tp == 3",
+            False,
+        ),
+        # Code of the user registers names.
+        ("REGISTRY[c.mode]", True),
+        (
+            (
+                "import importlib.util\nspec = importlib.util.spec_from_file_location('m', 'f.py')\n"
+                "m = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(m)\nREGISTRY[c.mode]"
+            ),
+            False,
+        ),
+    ],
+)
+def test_a_training_step_is_followed(body: str, fails: bool) -> None:
+    failed = [error for error in follow(body, CONFIG).failed if error.keys]
+    assert bool(failed) == fails, failed
+
+
 ACTORS = """\
 import ray
 class Worker:

@@ -457,6 +457,8 @@ def test_a_registered_or_unknown_name_is_no_error(configuration: VerlConfigurati
         ("use_kl_loss=true actor_rollout_ref.actor.kl_loss_type=k1+", set()),
         ("kl_loss_type=low_var", set()),
         ("micro_batch=auto", {"CONFIG-TYPE"}),
+        ("micro_batch=None", {"CONFIG-TYPE"}),
+        ("micro_batch=null", set()),
         ("micro_batch=4", set()),
     ],
 )
@@ -550,6 +552,11 @@ def test_a_configuration_that_searches_files_of_others_is_not_known(tmp_path):
             "--config-name=ppo_trianer trainer.nnodes=1",
             {"NO-PROGRAM": "did you mean --config-name=ppo_trainer or sft_trainer?"},
         ),
+        (
+            "--config-path=$DIR/verl/trainer/config --config-name=ppo_trianer trainer.nnodes=1",
+            {"NO-PROGRAM": "did you mean --config-name=ppo_trainer or sft_trainer?"},
+        ),
+        ("--config-path=$DIR/mine --config-name=ppo_trianer trainer.nnodes=1", {}),
         ("--config-name=$NAME trainer.nnodes=1", {}),
         ("--config-name=other --config-path=/elsewhere trainer.nnodes=1", {}),
         ("data.train_batch_size=1e3", {"CONFIG-TYPE": "give a number, for example data.train_batch_size=1"}),

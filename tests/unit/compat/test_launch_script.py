@@ -488,6 +488,16 @@ def test_a_variable_in_single_quotes_is_told():
         ("DATA=(a)\nname=$DATA_ROOT", ""),
         ("torchrun --standalone --nnodes=2 -m verl.trainer.sft_trainer data.x=1", "starts one node"),
         ("torchrun --standalone --nnodes=1 -m verl.trainer.sft_trainer data.x=1", ""),
+        (
+            "ray job submit --no-wait python3 -m verl.trainer.main_ppo data.x=1",
+            "takes `-m` for an option of its own",
+        ),
+        ("ray job submit --no-wait -- python3 -m verl.trainer.main_ppo data.x=1", ""),
+        ("ray job submit python3 main_ppo.py data.x=1", ""),
+        ('cards=$1\npython3 -m verl.trainer.main_ppo data.x=$cards "$@"', "is `shift` missing?"),
+        ('cards=$1\nshift\npython3 -m verl.trainer.main_ppo data.x=$cards "$@"', ""),
+        ('engine=${1:-vllm}\npython3 -m verl.trainer.main_ppo data.x=1 "$@"', ""),
+        ('f() {\n  cards=$1\n}\npython3 -m verl.trainer.main_ppo data.x=1 "$@"', ""),
     ],
 )
 def test_what_bash_drops_is_told(line: str, note: str) -> None:

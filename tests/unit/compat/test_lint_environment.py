@@ -23,6 +23,9 @@ def found(text: str) -> list[str]:
         ("export HCCL_CONECT_TIMEOUT=1500", "ENV-NAME 1"),
         ("export ASCEND_RT_VISIBLE_DEVICES=0-7", "ENV-VALUE 1"),
         ("export ASCEND_RT_VISIBLE_DEVICES=0,1,1", "ENV-VALUE 1"),
+        ("export ASCEND_RT_VISIBLE_DEVICES=3,2,1,0", "ENV-VALUE 1"),
+        ("export HCCL_HOST_SOCKET_PORT_RANGE=60050-60000", "ENV-VALUE 1"),
+        ("export HCCL_NPU_SOCKET_PORT_RANGE=61000:61050", "ENV-VALUE 1"),
         ("export HCCL_CONNECT_TIMEOUT=30m", "ENV-VALUE 1"),
         ("export HCCL_CONNECT_TIMEOUT=60", "ENV-VALUE 1"),
         ("export HCCL_OP_EXPANSION_MODE=AVI", "ENV-VALUE 1"),
@@ -43,6 +46,8 @@ def test_a_variable_that_does_not_do_what_it_should(line: str, rule: str) -> Non
     [
         "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6,7",
         "export ASCEND_RT_VISIBLE_DEVICES=$CARDS",
+        "export ASCEND_RT_VISIBLE_DEVICES=2,4,10",
+        "export HCCL_HOST_SOCKET_PORT_RANGE=60000-60050,61000\nexport HCCL_NPU_SOCKET_PORT_RANGE=auto",
         "export HCCL_CONNECT_TIMEOUT=1500",
         "export HCCL_OP_EXPANSION_MODE=AICPU_TS",
         "export VLLM_LOGGING_LEVEL=debug",

@@ -259,6 +259,34 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "RAY-CARDS": (change(f={"ray_cards": 4}), change(o={"trainer.n_gpus_per_node": 4})),
     "SLURM-NODES": (change(f={"slurm_nodes": 2}, nodes=2), change(o={"trainer.nnodes": 2})),
     "CLIP-DUAL": (change(o={A + "clip_ratio_c": 0.2}), change(o={A + "clip_ratio_c": 3.0})),
+    "CLIP-WIDE": (change(o={A + "clip_ratio_high": 1.28}), change(o={A + "clip_ratio_high": 0.28})),
+    "LR-LARGE": (change(o={A + "optim.lr": "1e6"}), change(o={A + "optim.lr": "1e-6"})),
+    "WARMUP-RATIO": (
+        change(o={A + "optim.lr_warmup_steps_ratio": 10}),
+        change(o={A + "optim.lr_warmup_steps_ratio": 0.1}),
+    ),
+    "CRITIC-WARMUP": (
+        change(o={"trainer.critic_warmup": 200, "trainer.total_training_steps": 100}),
+        change(o={"trainer.critic_warmup": 20}),
+    ),
+    "MEGATRON-SHARED": (
+        change(
+            o={
+                A + "strategy": "megatron",
+                ALG + "adv_estimator": "gae",
+                A + "megatron.pipeline_model_parallel_size": 2,
+                "critic.megatron.pipeline_model_parallel_size": 1,
+            }
+        ),
+        change(o={"critic.megatron.pipeline_model_parallel_size": 2}),
+    ),
+    "LEN-SFT": (
+        change(
+            entry="verl.trainer.sft_trainer",
+            o={"data.use_dynamic_bsz": True, "data.max_token_len_per_gpu": 1024, "data.max_length": 2048},
+        ),
+        change(o={"data.max_token_len_per_gpu": 8192}),
+    ),
     "CLIP-REVERSED": (
         change(o={A + "clip_ratio_low": 0.28, A + "clip_ratio_high": 0.2}),
         change(o={A + "clip_ratio_low": 0.2, A + "clip_ratio_high": 0.28}),

@@ -131,7 +131,7 @@ class Access:
             return sorted(value, key=repr)
         if isinstance(value, Class) and value.inherits("enum.Enum", "enum.IntEnum"):
             return [one for one in value.scope.variables.values() if isinstance(one, Instance)]
-        return Unknown(sources=sources_of(value))
+        return Unknown(sources=sources_of(value), repeats=isinstance(value, Unknown) and value.repeats)
 
     def attribute(self, holder: Value, name: str, node: ast.expr, scope: Scope) -> Value:
         """`holder.name`."""

@@ -47,6 +47,12 @@ class Branches:
         self._run.journal.merge([end.changes for end in ends], sources)
         _leave([end.jump for end in ends], sources)
 
+    def first_round(self, follow: Callable[[], object]) -> None:
+        """Follow the first of many rounds, which is certain to come. What the others change is not known."""
+        with self._run.journal.branch(certain=True) as changes:
+            follow()
+        self._run.journal.merge([changes, {}], frozenset())
+
     def _followed(self, follow: Callable[[], None]) -> _End | ProgramError:
         jump: _Jump | None = None
         self._depth += 1

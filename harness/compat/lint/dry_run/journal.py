@@ -30,13 +30,14 @@ class Journal:
 
     def __init__(self) -> None:
         self._branches: list[Changes] = []
+        self._uncertain = 0
         #: How often a mapping of the configuration was changed.
         self.config_changes = 0
 
     @property
     def is_open(self) -> bool:
         """Whether a branch is being followed that may not be taken."""
-        return bool(self._branches)
+        return self._uncertain > 0
 
     def touch(self, container: Container) -> None:
         """Say that a container is about to be changed."""
@@ -46,27 +47,35 @@ class Journal:
             content = container.copy()
             self._branches[-1][id(container)] = Written(container=container, before=content, after=content)
 
-    def suspended(self) -> list[Changes]:
-        """Stop recording; `resume` continues with what this returns."""
-        branches, self._branches = self._branches, []
-        return branches
-
-    def resume(self, branches: list[Changes]) -> None:
-        """Continue recording."""
-        self._branches = branches
-
     @contextmanager
-    def branch(self) -> Iterator[Changes]:
-        """Record a branch in a `with` statement, and undo it at its end. The changes are complete then."""
-        changes: Changes = {}
-        self._branches.append(changes)
+    def suspended(self) -> Iterator[None]:
+        """Record nothing in a `with` statement."""
+        before = self._branches, self._uncertain
+        self._branches, self._uncertain = [], 0
         try:
-            yield changes
+            yield
         finally:
-            self._branches.pop()
-            for one in changes.values():
-                one.after = one.container.copy()
-                _fill(one.container, one.before)
+            self._branches, self._uncertain = before
+
+    def branch(self, *, certain: bool = False) -> _Branch:
+        """Record a branch in a `with` statement, and undo it at its end. The changes are complete then.
+
+        certain: the branch is taken for sure, but what it leaves behind is not known.
+        """
+        return _Branch(self, certain=certain)
+
+    def enter(self, changes: Changes, *, certain: bool) -> None:
+        """Begin a branch."""
+        self._branches.append(changes)
+        self._uncertain += not certain
+
+    def leave(self, changes: Changes, *, certain: bool) -> None:
+        """End a branch."""
+        self._uncertain -= not certain
+        self._branches.pop()
+        for one in changes.values():
+            one.after = one.container.copy()
+            _fill(one.container, one.before)
 
     def merge(self, branches: Sequence[Changes], sources: frozenset[str]) -> None:
         """Apply the changes of alternative branches: what differs between them is not known."""
@@ -78,6 +87,22 @@ class Journal:
             states = [written[key].after if key in written else one.before for written in branches]
             self.touch(one.container)
             _fill(one.container, _merged(states, sources))
+
+
+class _Branch:
+    # Every condition that is not known uses it twice: a generator with `contextmanager` takes longer.
+    __slots__ = ("_certain", "_changes", "_journal")
+
+    def __init__(self, journal: Journal, *, certain: bool) -> None:
+        self._journal, self._certain = journal, certain
+        self._changes: Changes = {}
+
+    def __enter__(self) -> Changes:
+        self._journal.enter(self._changes, certain=self._certain)
+        return self._changes
+
+    def __exit__(self, *_error: object) -> None:
+        self._journal.leave(self._changes, certain=self._certain)
 
 
 def _fill(container: Container, content: Container) -> None:
@@ -96,14 +121,24 @@ def _merged(states: Sequence[Container], sources: frozenset[str]) -> Container:
     if isinstance(first, dict):
         dicts = [state for state in states if isinstance(state, dict)]
         merged = dict(first)
-        for name in dict.fromkeys(name for state in dicts for name in state):
-            value = first.get(name, _ABSENT)
-            if any(state.get(name, _ABSENT) is not value for state in dicts):
-                merged[name] = merged_value([state.get(name, _ABSENT) for state in dicts], sources)
+        for name in _differing(dicts):
+            merged[name] = merged_value([state.get(name, _ABSENT) for state in dicts], sources)
         return merged
     if all(same(state, first) for state in states):
         return first
     return [Unknown(sources=sources, optional=True)] if isinstance(first, list) else set()
+
+
+def _differing(dicts: Sequence[dict[str, Value]]) -> list[str]:
+    """The names whose values are not the same object in all mappings."""
+    first, found = dicts[0], {}
+    for other in dicts[1:]:
+        for name, value in other.items():
+            if first.get(name, _ABSENT) is not value:
+                found[name] = None
+        if len(other) < len(first) + len(found):
+            found |= {name: None for name in first if name not in other}
+    return list(found)
 
 
 _ABSENT = object()

@@ -6,6 +6,7 @@ import ast
 import copy
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.parallel_layout import device_mesh, megatron_groups
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from harness.compat.lint.dry_run.program_walk import ProgramWalk
 
 Named = dict[str, Value]
+_MODULE_OF_USER = "importlib.module_of_user"
 
 
 class Libraries:
@@ -69,16 +71,32 @@ class Libraries:
             "torch.cuda.is_available": lambda _call: self._run.surroundings.device == "cuda",
             "torch.npu.is_available": lambda _call: self._run.surroundings.device == "npu",
             "torch.distributed.get_world_size": self._world_size,
-            "torch.distributed.device_mesh.init_device_mesh": lambda call: device_mesh(call, self._run),
-            "megatron.core.parallel_state.initialize_model_parallel": (
-                lambda call: megatron_groups(call, self._run)
-            ),
+            "torch.distributed.device_mesh.init_device_mesh": self._device_mesh,
+            "megatron.core.parallel_state.initialize_model_parallel": self._megatron_groups,
+            "megatron.core.mpu.initialize_model_parallel": self._megatron_groups,
             "megatron.core.parallel_state.get_data_parallel_world_size": self._data_parallel,
             "shutil.which": self._which,
-            "torch.distributed.is_initialized": lambda _call: UNKNOWN,
+            "torch.distributed.is_initialized": lambda _call: self._run.process.get("torch", False),
+            "torch.distributed.init_process_group": lambda _call: self._set_up("torch", done=True),
+            "torch.distributed.destroy_process_group": lambda _call: self._set_up("torch", done=False),
+            **{
+                f"megatron.core.{module}.{name}": lambda _call: self._run.process.get("megatron", False)
+                for module in ("parallel_state", "mpu")
+                for name in ("is_initialized", "model_parallel_is_initialized")
+            },
             "transformers.AutoConfig.from_pretrained": lambda _call: self._external(
                 {**self._run.surroundings.model}
             ),
+            "torch.utils.data.DataLoader": self._data_loader,
+            "torchdata.stateful_dataloader.StatefulDataLoader": self._data_loader,
+            "tqdm.tqdm": lambda call: call.argument(0, "iterable"),
+            "tqdm.auto.tqdm": lambda call: call.argument(0, "iterable"),
+            "importlib.util.spec_from_file_location": lambda _call: Unknown(name=_MODULE_OF_USER),
+            f"{_MODULE_OF_USER}.loader.exec_module": lambda _call: self._run.modules.open_registries(),
+            **{
+                f"heapq.{name}": lambda call: self._in_heap(call.argument(0, "heap"))
+                for name in ("heappush", "heappop", "heapify", "heapreplace", "heappushpop")
+            },
             "collections.defaultdict": lambda _call: UNKNOWN,
             "math.ceil": lambda call: self._math(math.ceil, call),
             "math.floor": lambda call: self._math(math.floor, call),
@@ -216,6 +234,33 @@ class Libraries:
         if call.positional or call.named:
             return UNKNOWN
         return self._run.world_size()
+
+    def _data_loader(self, call: LibraryCall) -> Value:
+        """A loader, which reads a first element of its data set."""
+        dataset = call.argument(0, "dataset")
+        if isinstance(dataset, Instance):
+            read = partial(self._run.calls.method, dataset, "__getitem__", [UNKNOWN], call.node, call.scope)
+            self._run.branches.first_round(read)
+        return Unknown(repeats=True)
+
+    def _in_heap(self, heap: Value) -> Value:
+        if isinstance(heap, list):
+            self._run.journal.touch(heap)
+            heap[:] = [Unknown(optional=True)]
+        return UNKNOWN
+
+    def _set_up(self, what: str, *, done: bool) -> Value:
+        self._run.journal.touch(self._run.process)
+        self._run.process[what] = done
+        return None
+
+    def _device_mesh(self, call: LibraryCall) -> Value:
+        self._set_up("torch", done=True)
+        return device_mesh(call, self._run)
+
+    def _megatron_groups(self, call: LibraryCall) -> Value:
+        self._set_up("megatron", done=True)
+        return megatron_groups(call, self._run)
 
     def _data_parallel(self, _call: LibraryCall) -> Value:
         return self._run.surroundings.data_parallel or UNKNOWN

@@ -9,7 +9,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.jumps import ReturnJump
-from harness.compat.lint.dry_run.program_values import UNKNOWN, Lazy, ProgramError, Scope, Unknown, Value
+from harness.compat.lint.dry_run.program_values import (
+    UNKNOWN,
+    Config,
+    Lazy,
+    ProgramError,
+    Scope,
+    Unknown,
+    Value,
+)
 
 if TYPE_CHECKING:
     from harness.compat.lint.dry_run.program_walk import ProgramWalk
@@ -34,16 +42,24 @@ class Modules:
         scope = self._modules[path] = Scope(None, path)
         tree = self._read(path)
         self._used_names[path] = _names(tree)
-        branches, tries, trace = self._run.journal.suspended(), self._run.tries, self._run.trace
+        tries, trace = self._run.tries, self._run.trace
         self._run.tries, self._run.trace = 1, set()
         try:
-            for statement in tree.body if tree is not None else ():
-                with suppress(ProgramError, ReturnJump):
-                    self._run.statements.statement(statement, scope)
+            with self._run.journal.suspended():
+                for statement in tree.body if tree is not None else ():
+                    with suppress(ProgramError, ReturnJump):
+                        self._run.statements.statement(statement, scope)
         finally:
-            self._run.journal.resume(branches)
             self._run.tries, self._run.trace = tries, trace
         return scope
+
+    def open_registries(self) -> None:
+        """Code of the user runs, which may register names: no mapping of a module is complete any more."""
+        for scope in self._modules.values():
+            for value in scope.variables.values():
+                if isinstance(value, dict) and not isinstance(value, Config):
+                    self._run.journal.touch(value)
+                    value[UNKNOWN] = UNKNOWN
 
     def path_of(self, dotted: str) -> str:
         """The file of a module; "" if it is not a module of this tree."""

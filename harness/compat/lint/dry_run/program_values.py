@@ -19,13 +19,14 @@ class Unknown:
 
     name: the dotted name of something in another package, or "". sources: the unknown values of the launch
     script on which it depends. text: a text of which only a part is not known. optional: whether it may also
-    be absent, as an element that only one branch adds.
+    be absent, as an element that only one branch adds. repeats: whether it has one element at least.
     """
 
     name: str = ""
     sources: frozenset[str] = frozenset()
     text: str = ""
     optional: bool = False
+    repeats: bool = False
 
 
 UNKNOWN = Unknown()

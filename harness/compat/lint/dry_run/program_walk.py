@@ -59,6 +59,8 @@ class ProgramWalk:
         self.surroundings = surroundings
         self.trace: set[str] = set()
         self.tries = 0
+        #: What the current process has set up: "torch" (its process group), "megatron" -> True.
+        self.process: dict[str, Value] = {}
         self.failures: list[ProgramError] = []
         self.open_checks: list[OpenCheck] = []
         self.journal = Journal()

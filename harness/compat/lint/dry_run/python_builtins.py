@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING
@@ -160,7 +160,8 @@ class Builtins:
         arguments = [
             self._run.access.items(one) if isinstance(one, Class) else one for one in call.positional
         ]
-        unknown = Unknown(sources=sources_of(*arguments, *call.named.values()))
+        sources = sources_of(*arguments, *call.named.values())
+        unknown = Unknown(sources=sources, repeats=not sources and _repeats(name, arguments))
         first = arguments[0] if arguments else None
         if name == "len" and isinstance(first, (list, tuple, dict)):
             return UNKNOWN if is_open(first) else len(first)
@@ -363,3 +364,10 @@ class Builtins:
         return [
             self._run.calls.apply(call.positional[0], [item], {}, call.node, call.scope) for item in items
         ]
+
+
+def _repeats(name: str, arguments: Sequence[Value]) -> bool:
+    """Whether what a function returns has one element at least, such as the steps after earlier runs."""
+    if name == "range" and len(arguments) > 1:
+        return isinstance(arguments[1], int) and arguments[1] > 0
+    return name in ("enumerate", "zip") and any(isinstance(one, Unknown) and one.repeats for one in arguments)

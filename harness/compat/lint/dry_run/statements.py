@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 MAX_STEPS = 150_000
 MAX_ITERATIONS = 200
-#: Rounds of `while True`, which waits for something that only a run knows.
-MAX_ENDLESS = 2
 _JUMPS = (ast.Return, ast.Break, ast.Continue)
 
 
@@ -88,8 +87,19 @@ class Statements:
             follow = self._kinds.get(type(node))
             if follow is not None:
                 follow(node, scope)
+        except ProgramError as error:
+            if error.keys or isinstance(node, ast.Raise) or not self._is_certain():
+                raise
+            # It rests on no setting, but on something that only a run has: what follows may still be reached.
+            self._run.failures.append(error)
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                self._run.access.store(target, UNKNOWN, frozenset(), scope)
         finally:
             self._run.trace = before
+
+    def _is_certain(self) -> bool:
+        """Whether the program is sure to get here, and handles no exception."""
+        return not self._run.journal.is_open and not self._run.tries
 
     def _return(self, node: ast.Return, scope: Scope) -> None:
         with self._run.traced() as keys:
@@ -182,7 +192,7 @@ class Statements:
 
         A check that rests on no setting is about something that only a run brings about, as is what follows.
         """
-        if self._run.journal.is_open or self._run.tries or not error.keys:
+        if not error.keys or not self._is_certain():
             raise error
         self._run.failures.append(error)
 
@@ -216,6 +226,10 @@ class Statements:
             self._run.access.store(node.target, item, frozenset(keys), scope)
             self._loop_body(node.body, scope)
 
+        if isinstance(items, Unknown) and items.repeats:
+            with suppress(BreakJump):
+                self._run.branches.first_round(lambda: once(UNKNOWN))
+            return
         if isinstance(items, Unknown) or len(items) > MAX_ITERATIONS:
             sources = sources_of(items)
             self._run.branches.fork(
@@ -246,10 +260,18 @@ class Statements:
             return
 
     def _while(self, node: ast.While, scope: Scope) -> None:
-        forever = isinstance(node.test, ast.Constant)
-        for _ in range(MAX_ENDLESS if forever else MAX_ITERATIONS):
-            truth = self._run.expressions.truth(node.test, scope)
+        if isinstance(node.test, ast.Constant):
+            self._endless(node, scope)
+            return
+        for _ in range(MAX_ITERATIONS):
+            with self._run.traced() as keys:
+                truth = self._run.expressions.truth(node.test, scope)
             if truth is False:
+                return
+            if isinstance(truth, Unknown) and keys and not truth.sources and _counts(node.test):
+                # It counts up to a setting, from where an earlier run ended.
+                with suppress(BreakJump):
+                    self._run.branches.first_round(lambda: self._loop_body(node.body, scope))
                 return
             if truth is not True:
                 self._run.branches.fork(
@@ -261,8 +283,19 @@ class Statements:
                 self._loop_body(node.body, scope)
             except BreakJump:
                 return
-        # The program waits for something, such as a server. What follows may never be reached.
         raise BudgetError
+
+    def _endless(self, node: ast.While, scope: Scope) -> None:
+        """`while True`, which waits for something that only a run knows, such as a server."""
+        try:
+            self._run.branches.first_round(lambda: self._loop_body(node.body, scope))
+        except BreakJump:
+            return
+        if contains_own(node, (ast.Return,)):
+            raise ReturnJump(UNKNOWN, frozenset())
+        if not contains_own(node, (ast.Break,)):
+            # What follows is never reached.
+            raise BudgetError
 
     def _with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> None:
         for item in node.items:
@@ -306,6 +339,13 @@ class Statements:
         else:
             self._run.tries -= 1
             self.block(node.orelse, scope)
+
+
+def _counts(test: ast.expr) -> bool:
+    """Whether a condition is that a number is not too large."""
+    return any(
+        isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.Lt, ast.LtE)) for one in ast.walk(test)
+    )
 
 
 def _break(_node: ast.Break, _scope: Scope) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.program_values import (
@@ -35,11 +35,15 @@ _REPLACED = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WorkerGroup:
-    """Workers by role. size: the number of processes of each; 0 if not known. keys: what it rests on."""
+    """Workers by role. size: the number of processes of each; 0 if not known. keys: what it rests on.
+
+    process: what each process has set up, as in ProgramWalk.
+    """
 
     workers: Mapping[str, Instance]
     size: int
     keys: frozenset[str]
+    process: dict[str, Value]
 
     def member(self, name: str, run: ProgramWalk, node: ast.AST, scope: Scope) -> Value:
         """A method of the group, which calls the workers' method of this name."""
@@ -57,21 +61,20 @@ class WorkerGroup:
         return Native(name=name, compute=compute)
 
     def _spawned(self) -> Value:
-        return {
-            role: WorkerGroup(workers={role: worker}, size=self.size, keys=self.keys)
-            for role, worker in self.workers.items()
-        }
+        return {role: replace(self, workers={role: worker}) for role, worker in self.workers.items()}
 
 
 @contextmanager
 def _in_group(run: ProgramWalk, group: WorkerGroup) -> Iterator[None]:
     surroundings = run.surroundings
-    before = surroundings.world_size, surroundings.world_keys
+    before, process = (surroundings.world_size, surroundings.world_keys), run.process
     surroundings.world_size, surroundings.world_keys = group.size, group.keys
+    run.process = group.process
     try:
         yield
     finally:
         surroundings.world_size, surroundings.world_keys = before
+        run.process = process
 
 
 def replaced_function(called: Function | Class, run: ProgramWalk) -> Replacement | None:
@@ -123,7 +126,7 @@ def _group(given: list[Value], named: Mapping[str, Value], run: ProgramWalk) -> 
     if not isinstance(classes, dict):
         return UNKNOWN
     workers: dict[str, Instance] = {}
-    group = WorkerGroup(workers=workers, size=known, keys=frozenset(keys))
+    group = WorkerGroup(workers=workers, size=known, keys=frozenset(keys), process={})
     with _in_group(run, group):
         for role, described in classes.items():
             made = _worker(described, run, node, scope)
