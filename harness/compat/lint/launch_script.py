@@ -48,6 +48,8 @@ GIVEN_NAMES = re.compile(
     r"|(?:SLURM|PBS|LSB|ARNOLD|VC|MA|PAI|KUBERNETES|POD|OMPI|PMI|CONDA|CUDA|NCCL|RAY|ASCEND|MLP|DLC|K8S|GITHUB)_\w+"
     r"|(?:NODE_|LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)|PET_\w+|NNODES|NODE_COUNT"
 )
+#: Where the path of the model is: of a policy, and of SFT.
+MODEL_KEYS = ("actor_rollout_ref.model.path", "model.partial_pretrain", "model.path")
 RAY_SUBMIT = ["ray", "job", "submit"]
 #: An assignment of a first argument that has no default. It is no function's, because it is not indented.
 FIRST_ARGUMENT = re.compile(r"^(?:export )?(?P<name>[A-Za-z_]\w*)=\"?\$(?:1\b|\{1(?:\}|:?\?))", re.MULTILINE)
@@ -316,7 +318,7 @@ def _read_launch(
     if runtime.problem:
         notes.append(ScriptNote(line=command.where.line, text=runtime.problem))
     device = overrides["trainer.device"].text if "trainer.device" in overrides else "npu"
-    model = overrides.get("actor_rollout_ref.model.path")
+    model = next((overrides[key] for key in MODEL_KEYS if key in overrides), None)
     job = JobSettings(
         name=Path(evaluator.path).name,
         where=Location(evaluator.path, command.where.line, command.where.column),

@@ -74,11 +74,14 @@ def megatron_groups(call: LibraryCall, run: ProgramWalk) -> Value:
     )
     expert_tensor = _size(call, "expert_tensor_parallel_size", tensor)
     for product, factors in (
-        (tensor * pipeline * context, "tensor x pipeline x context parallel"),
-        (expert_tensor * expert * pipeline, "expert tensor x expert x pipeline parallel"),
+        (tensor * pipeline * context, "tensor_model_parallel_size x pipeline_model_parallel_size x context"),
+        (
+            expert_tensor * expert * pipeline,
+            "expert_model_parallel_size x expert_tensor_parallel_size x pipeline",
+        ),
     ):
         if isinstance(world, int) and product and world % product:
-            message = f"world size ({world}) is not divisible by {factors} sizes ({product})"
+            message = f"world size ({world}) is not divisible by {factors} parallel sizes ({product})"
             raise run.error("RuntimeError", message, call.node, call.scope)
     if isinstance(world, int) and tensor * pipeline * context:
         run.surroundings.data_parallel = world // (tensor * pipeline * context)
