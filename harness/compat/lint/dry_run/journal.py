@@ -131,7 +131,8 @@ def _merged(states: Sequence[Container], sources: frozenset[str]) -> Container:
 
 def _differing(dicts: Sequence[dict[str, Value]]) -> list[str]:
     """The names whose values are not the same object in all mappings."""
-    first, found = dicts[0], {}
+    first = dicts[0]
+    found: dict[str, None] = {}
     for other in dicts[1:]:
         for name, value in other.items():
             if first.get(name, _ABSENT) is not value:
