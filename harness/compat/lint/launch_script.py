@@ -151,7 +151,12 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     notes += [*_torn_assignments(evaluator.commands), *_misspelt_variables(evaluator)]
     notes += [*_longer_names(evaluator), *_lonely_nodes(evaluator)]
     notes += [*_taken_by_ray(evaluator), *_not_shifted(evaluator)]
-    notes += [*_missing_arrays(evaluator), *_replaced_arrays(evaluator), *_refused_names(evaluator)]
+    notes += [
+        *_unpassed_arrays(evaluator),
+        *_missing_arrays(evaluator),
+        *_replaced_arrays(evaluator),
+        *_refused_names(evaluator),
+    ]
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
         notes.append(ScriptNote(line=line, text=WINDOWS_LINE_ENDS, unread=True))
@@ -259,6 +264,19 @@ def _missing_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
         yield ScriptNote(line=line, text=f"{text}: is `{near}` meant?" if near else text, unread=bool(near))
 
 
+def _unpassed_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Arrays of overrides that no command gets."""
+    # `${!name}` and `eval` use variables whose names are not written out.
+    hidden = re.search(r"\$\{!|\beval\b|\bsource\b", evaluator.text)
+    missing = [name for name in evaluator.used_arrays if name not in evaluator.assigned_names]
+    for name, where in evaluator.unpassed_arrays.items() if not hidden else ():
+        if nearest_word(name, missing):
+            # Its name is misspelt where it is used.
+            continue
+        text = f"no command gets the overrides in the array `{name}`"
+        yield ScriptNote(line=where.line, text=f'{text}: is `"${{{name}[@]}}"` missing?', unread=True)
+
+
 def _replaced_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
     """Arrays of which a second assignment drops the elements before anything uses them."""
     for name, where in evaluator.replaced_arrays.items():
@@ -341,7 +359,7 @@ def _read_launch(
         missing_values=missing_values,
         cut_off=cut_off,
         unpassed=_unpassed(command, evaluator),
-        unset_variables=_unset_variables(evaluator),
+        unset_variables=_unset_variables(evaluator, notes),
         facts=script_facts(evaluator.text, evaluator.commands),
         unknown_options=unknown_options(rest),
     )
@@ -350,14 +368,18 @@ def _read_launch(
     return job
 
 
-def _unset_variables(evaluator: Evaluator) -> dict[str, ScriptValue]:
-    """Variables that the script uses and never sets; none if a part of it that can set them is not read."""
+def _unset_variables(evaluator: Evaluator, notes: Sequence[ScriptNote]) -> dict[str, ScriptValue]:
+    """Variables that the script uses and never sets, unless a note says so.
+
+    There are none if a part of the script that can set them is not read.
+    """
+    told = {name for note in notes if note.unread for name in re.findall(r"`\$?(\w+)`", note.text)}
     if any("is not read" in note.text for note in evaluator.notes):
         return {}
     return {
         name: ScriptValue(text=f"${name}", unknown=name, where=where)
         for name, where in evaluator.unset_variables.items()
-        if not GIVEN_NAMES.fullmatch(name)
+        if not GIVEN_NAMES.fullmatch(name) and name not in told
     }
 
 

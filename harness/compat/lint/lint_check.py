@@ -55,8 +55,10 @@ NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
 #: Programs whose configuration is verl's; a recipe of a stack can name none.
 _VERL_PROGRAM = re.compile(r"\Z|(?:.*/)?(?:verl|recipe)[./]")
 #: The endings of data that verl reads. `null` is no file.
-DATA_ENDINGS = (".parquet", ".json", ".jsonl", "null", "None")
-TEXT_ENDINGS = (".csv", ".tsv", ".txt")
+NO_TEXT_ENDINGS = (".parquet", "null", "None")
+DATA_ENDINGS = (*NO_TEXT_ENDINGS, ".json", ".jsonl")
+TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl")
+_JSON_SINCE = parse_version(VERSION_NAMES["verl"], "0.7.0.dev0")
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -92,7 +94,10 @@ class JobFacts:
             return _visible_cards(self._job.env.get("ASCEND_RT_VISIBLE_DEVICES"))
         if name in ("other_data", "text_data"):
             settings = [self._job.overrides.get(f"data.{kind}_files") for kind in ("train", "val")]
-            others = (file for file in _data_files(settings) if not file.endswith(DATA_ENDINGS))
+            # Before 0.7.0 every file is read as parquet.
+            verl = self._versions.get("verl")
+            taken = NO_TEXT_ENDINGS if verl is not None and verl < _JSON_SINCE else DATA_ENDINGS
+            others = (file for file in _data_files(settings) if not file.endswith(taken))
             return next(
                 (file for file in others if name == "other_data" or file.endswith(TEXT_ENDINGS)), UNSET
             )

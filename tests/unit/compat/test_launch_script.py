@@ -494,6 +494,9 @@ def test_a_variable_in_single_quotes_is_told():
         ),
         ("ray job submit --no-wait -- python3 -m verl.trainer.main_ppo data.x=1", ""),
         ("ray job submit python3 main_ppo.py data.x=1", ""),
+        ("DATA=(data.x=1 data.y=2)", "no command gets the overrides in the array `DATA`"),
+        ('DATA=(data.x=1)\nB=("${DATA[@]}")\necho $B', ""),
+        ("FILES=(a.parquet b.parquet)", ""),
         ('cards=$1\npython3 -m verl.trainer.main_ppo data.x=$cards "$@"', "is `shift` missing?"),
         ('cards=$1\nshift\npython3 -m verl.trainer.main_ppo data.x=$cards "$@"', ""),
         ('engine=${1:-vllm}\npython3 -m verl.trainer.main_ppo data.x=1 "$@"', ""),
@@ -506,6 +509,23 @@ def test_what_bash_drops_is_told(line: str, note: str) -> None:
     relevant = [text for text in told if "`A`" not in text or "replaced" in text]
     assert bool(relevant) == bool(note), relevant
     assert note in " ".join(relevant)
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        ("cards=8\nleft=$((cards - rolout))", {"rolout"}),
+        ("cards=8\nrollout=2\nleft=$((cards - rollout))", set()),
+        ("left=$((${CARDS:-8} - 0x10 + $(nproc)))", set()),
+        ("for ((i = 0; i < 3; i++)); do echo $((i * 16#ff)); done", set()),
+        # A note already says that this is read as one name.
+        ("data=x\nname=$data_dir", set()),
+    ],
+)
+def test_a_variable_of_arithmetic_that_nothing_sets_is_told(lines: str, names: set[str]) -> None:
+    job = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.nnodes=$left x=$name"
+    (read,) = parse_script(f"{lines}\n{job}").jobs
+    assert set(read.unset_variables) - {"left", "name"} == names
 
 
 def test_an_ampersand_leaves_the_rest_of_the_overrides() -> None:

@@ -55,7 +55,7 @@ def lint_recipe(context: Any, recipe: Any) -> tuple[LintMeasured, Any]:
 def test_an_error_fails_with_its_reason_and_remedy(context: Any) -> None:
     found, judgement = lint_recipe(context, RECIPE)
     assert judgement.status is Status.FAIL
-    assert judgement.reasons[0].startswith("error GROUP-1: the GRPO group size is 1")
+    assert judgement.reasons[0].startswith("error GROUP-1: the group size of grpo is 1")
     assert "rollout.n=8" in judgement.remedies[0]
     assert found.findings[0].file == "recipe r"
 

@@ -19,7 +19,7 @@ def result() -> LintResult:
 
 def test_text_has_the_form_of_compiler_messages(result: LintResult) -> None:
     text = FORMATS["text"](result)
-    assert "a,b:c%.sh:3:3: error GROUP-1: the GRPO group size is 1\n  why: a group of one" in text
+    assert "a,b:c%.sh:3:3: error GROUP-1: the group size of grpo is 1\n  why: a group of one" in text
     assert "line 1: not fully understood" in text
     assert (
         "not decided: CONFIG-KEY (not known: the configuration of verl.trainer.main_ppo in verl 0.9.1)"
@@ -31,7 +31,7 @@ def test_text_has_the_form_of_compiler_messages(result: LintResult) -> None:
 def test_github_commands_are_escaped(result: LintResult) -> None:
     line = next(line for line in FORMATS["github"](result).splitlines() if "GROUP-1" in line)
     assert line.startswith(
-        "::error file=a%2Cb%3Ac%25.sh,line=3,title=GROUP-1,col=3::the GRPO group size is 1%0Awhy"
+        "::error file=a%2Cb%3Ac%25.sh,line=3,title=GROUP-1,col=3::the group size of grpo is 1%0Awhy"
     )
 
 

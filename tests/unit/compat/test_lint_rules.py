@@ -181,6 +181,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={ALG + "filter_groups.enable": True}, v={"verl": "0.8.0"}),
         change(entry="recipe.dapo.main_dapo"),
     ),
+    "RANGE-CARDS": (change(o={"trainer.nnodes": 0}), change(o={"trainer.nnodes": 1})),
     "RANGE-COUNT": (
         change(o={"actor_rollout_ref.rollout.val_kwargs.n": 0}),
         change(o={"actor_rollout_ref.rollout.val_kwargs.n": 1}),

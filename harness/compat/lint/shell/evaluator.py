@@ -71,6 +71,9 @@ _REFUSED_NAME = re.compile(r"[\d=,.:/][\w,.:/=-]*")
 #: A variable that arithmetic sets: `n = 8`, `n += 1`, `n++`.
 _SET_BY_ARITHMETIC = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 _ARITHMETIC = ("ArithmCmd", "ArithmExp", "CStyleLoop", "LetClause")
+_PLAIN_NAME = re.compile(r"(?<![\w$.#{'\"])(?!let\b)[A-Za-z_]\w*(?![\w(])")
+#: An element of an array that is an override of Hydra.
+_OVERRIDE = re.compile(r"[\"']?\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
 _REFERENCE = re.compile(r"\$\{?(\w+)")
 #: `set -a` and `set -o allexport` export all variables that the script sets after it.
 _EXPORTS_ALL = re.compile(r"-[A-Za-z]*a[A-Za-z]*|allexport")
@@ -109,8 +112,8 @@ class Evaluator:
     which it uses all elements, as `${NAME[@]}`. set_variables: the texts that it assigns to variables for the
     rest of the script, as they are written. exported_names: the variables that it exports somewhere.
     unset_variables: those that it uses as if they were set, and that it sets nowhere.
-    replaced_arrays: those whose elements are replaced before they are used. refused_names: words after
-    `export` that are no names.
+    replaced_arrays: those whose elements are replaced before they are used. unpassed_arrays: those of
+    overrides that nothing uses. refused_names: words after `export` that are no names.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
@@ -134,6 +137,7 @@ class Evaluator:
         self.unset_variables: Mapping[str, Location] = {}
         self.replaced_arrays: Mapping[str, Location] = {}
         self.refused_names: Sequence[tuple[str, Location]] = ()
+        self.unpassed_arrays: Mapping[str, Location] = {}
 
     def read(self, text: str) -> None:
         """Read the script; InputError if bash would not accept it."""
@@ -144,6 +148,7 @@ class Evaluator:
         self.set_variables, self.exported_names = _settings(tree)
         self.replaced_arrays = _replaced_arrays(tree)
         self.refused_names = tuple(_refused_names(tree))
+        self.unpassed_arrays = _unpassed_arrays(tree, self.used_names)
         try:
             self._statements(tree.children("Stmts"), world)
         except (TooLargeError, RecursionError) as error:
@@ -713,11 +718,32 @@ def _plain_uses(tree: SyntaxNode) -> dict[str, Location]:
         elif not _is_array(node):
             found.setdefault(param.text(), node.location)
     for node in tree.descendants():
+        for name in _plain_names(node.raw) if node.kind in _ARITHMETIC else ():
+            found.setdefault(name, node.location)
+    for node in tree.descendants():
         if node.kind == "UnaryTest" or (node.kind == "CallExpr" and node.raw.startswith(("[ ", "test "))):
             asked |= set(re.findall(r"-v (\w+)", node.raw))
             inside = (one.child("Param") for one in node.descendants() if one.kind == "ParamExp")
             asked |= {param.text() for param in inside if param is not None}
     return {name: where for name, where in found.items() if name not in asked}
+
+
+def _plain_names(arithmetic: str) -> list[str]:
+    """The variables that arithmetic names without a dollar; none if a command is in it."""
+    inside = re.sub(r"\$\{[^}]*\}", "", arithmetic.removeprefix("$"))
+    return [] if "$(" in inside or "`" in inside else _PLAIN_NAME.findall(inside)
+
+
+def _unpassed_arrays(tree: SyntaxNode, used: frozenset[str]) -> dict[str, Location]:
+    """Arrays of overrides that nothing uses."""
+    found: dict[str, Location] = {}
+    for node in tree.descendants():
+        name, array = node.child("Name"), node.child("Array")
+        if name is None or array is None or name.text() in used:
+            continue
+        if any(_OVERRIDE.match(element.raw) for element in array.children("Elems")):
+            found.setdefault(name.text(), node.location)
+    return found
 
 
 def _replaced_arrays(tree: SyntaxNode) -> dict[str, Location]:
