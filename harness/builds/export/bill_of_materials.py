@@ -63,7 +63,7 @@ def provenance(
     materials = [
         {"uri": image.base, "digest": {"sha256": image.base_id.removeprefix("sha256:")}},
         *({"uri": s.repository, "digest": {"gitCommit": s.commit}} for s in lock.from_source),
-        *({"uri": patch.file, "digest": {"sha256": patch.digest}} for patch in lock.patches),
+        *({"uri": patch.exported, "digest": {"sha256": patch.digest}} for patch in lock.patches),
     ]
     return {
         "_type": STATEMENT,

@@ -41,7 +41,7 @@ def docker_context(lock: CellLock, root: Path, *, buildkit: bool = True) -> dict
 
 
 def patch_contents(lock: CellLock, root: Path) -> dict[str, bytes]:
-    """File of each patch of the lock -> its content. root: the checkout with the patches.
+    """Exported path of each patch of the lock -> its content. root: the checkout with the patches.
 
     InputError if a patch there is not the locked one.
     """
@@ -54,7 +54,7 @@ def patch_contents(lock: CellLock, root: Path) -> dict[str, bytes]:
                 where=Location(root / patch.file),
                 fix="make the lock again, or use the checkout it was made from",
             )
-        files[patch.file] = data
+        files[patch.exported] = data
     return files
 
 

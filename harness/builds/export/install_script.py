@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.builds.engines.cann_environment import SET_ENV
 from harness.builds.export.cell_expectations import CHECK, EXPECTATIONS, check_files
-from harness.builds.export.lock_formats import header
+from harness.builds.export.lock_formats import header, one_line
 from harness.builds.lock.cell_lock import PIP, CellLock, LockedSource, PatchFile
 from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, pip_requirements
 
@@ -19,8 +19,8 @@ TREE_OF_HEAD = "'HEAD^{tree}'"
 def as_script(lock: CellLock, patches: Mapping[str, bytes] | None = None) -> str:
     """A bash script. Its arguments go to the check before the first installation, for example `--no-driver`.
 
-    patches: file of a patch -> its content, which becomes part of the script. Without it the script reads the
-    patches from the checkout in which it runs.
+    patches: exported path of a patch -> its content, which becomes part of the script. Without it the script
+    reads the patches from the checkout in which it runs.
     """
     lines = ["#!/usr/bin/env bash", *header(lock), "set -euo pipefail", ""]
     lines += [
@@ -72,9 +72,9 @@ def _patches(stack: Sequence[PatchFile], contents: Mapping[str, bytes] | None) -
         file = shlex.quote(patch.file)
         if contents is not None:
             file = f'"$work/{number}.patch"'
-            yield f"# {patch.id}"
+            yield f"# {one_line(patch.id)}"
             yield f"base64 -d > {file} <<'PATCH'"
-            yield from textwrap.wrap(base64.b64encode(contents[patch.file]).decode(), 100)
+            yield from textwrap.wrap(base64.b64encode(contents[patch.exported]).decode(), 100)
             yield "PATCH"
         yield f'echo "{patch.digest}  "{file} | sha256sum -c -'
         yield f"patches+=({file})"

@@ -23,7 +23,7 @@ def as_requirements(lock: CellLock) -> str:
         f"# from source: {s.package} {s.version} {s.repository} {s.commit} tree {s.tree or 'not known'}"
         for s in lock.from_source
     ]
-    lines += [f"# patched: {patch.file} sha256:{patch.digest}" for patch in lock.patches]
+    lines += [f"# patched: {one_line(patch.file)} sha256:{patch.digest}" for patch in lock.patches]
     return "\n".join(lines) + "\n" + pip_requirements(lock, lock.packages)
 
 
@@ -73,7 +73,7 @@ def as_conda(lock: CellLock) -> str:
         *header(lock),
         f"# then: conda run --no-capture-output -n {lock.cell} bash install.sh",
         *(f"# install.sh builds from source: {s.package} {s.version}" for s in lock.from_source),
-        *(f"# install.sh applies: {patch.file} sha256:{patch.digest}" for patch in lock.patches),
+        *(f"# install.sh applies: {one_line(patch.file)} sha256:{patch.digest}" for patch in lock.patches),
         f"name: {lock.cell}",
         "channels:",
         "  - conda-forge",

@@ -105,6 +105,11 @@ class PatchFile:
     file: str
     digest: str
 
+    @property
+    def exported(self) -> str:
+        """Its path in a build context: the same one, unless a Dockerfile could not name it."""
+        return self.file if SAFE.fullmatch(self.file) else f"patches/{self.digest}.patch"
+
 
 @json_form(omitted="left_out", unpinned_sources="unread", overruled="beside", not_installed="apart")
 @dataclass(frozen=True, kw_only=True)
@@ -299,9 +304,7 @@ def make_lock(
         packages=tuple(package for package in packages if package.name not in omitted),
         from_source=sources,
         overrides=tuple(map(str, pins.overrides)),
-        patches=tuple(
-            replace(patch, file=_safe(patch.file), digest=_safe(patch.digest)) for patch in facets.patches
-        ),
+        patches=tuple(replace(patch, digest=_safe(patch.digest)) for patch in facets.patches),
         compiled=tuple(
             sorted(
                 {_safe(normal_name(name)) for name in pins.build_env}

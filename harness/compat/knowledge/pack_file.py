@@ -14,6 +14,7 @@ import lzma
 import re
 import sqlite3
 import urllib.parse
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -211,7 +212,9 @@ class PackFile:
             raise InputError("there is no surface pack", where=Location(file), fix=_REMEDY)
         address = f"file:{urllib.parse.quote(str(file.absolute()))}?mode=ro&immutable=1"
         try:
-            self._database = sqlite3.connect(address, uri=True)
+            self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
+            # Python 3.13 and later warn about connections that nobody closed.
+            weakref.finalize(self, self._database.close)
             meta = dict(self._database.execute("SELECT key, value FROM meta"))
         except sqlite3.Error as error:
             raise self._damaged(f"it is not a surface pack: {error}") from error

@@ -11,8 +11,9 @@ import pytest
 import yaml
 from git_command import commit_all, git
 
-from harness.builds.export.docker_context import docker_context
+from harness.builds.export.docker_context import docker_context, patch_contents
 from harness.builds.export.export_formats import EXPORTS
+from harness.builds.export.install_script import as_script
 from harness.builds.lock.cell_lock import CellLock, LockFacets, PatchFile, make_lock
 from harness.builds.lock.commit_trees import add_tree_ids
 from harness.builds.lock.lock_notices import lock_notices
@@ -63,13 +64,13 @@ PINS = PinsFacet(
 )
 
 
-def lock(tmp_path: Path, **changes: Any) -> CellLock:
-    file = tmp_path / "patches/verl/fix/0.7.1.patch"
+def lock(tmp_path: Path, name: str = "patches/verl/fix/0.7.1.patch", **changes: Any) -> CellLock:
+    file = tmp_path / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(PATCH)
     (tmp_path / "docker").mkdir(exist_ok=True)
     (tmp_path / "docker/cell.Dockerfile.j2").write_text((ROOT / "docker/cell.Dockerfile.j2").read_text())
-    patch = PatchFile(id="verl/fix", file="patches/verl/fix/0.7.1.patch", digest=digest_bytes(PATCH))
+    patch = PatchFile(id="verl/fix", file=name, digest=digest_bytes(PATCH))
     facets = LockFacets(
         pins=replace(PINS, **changes.pop("pins", {})),
         platform=PlatformFacet(python="3.11", arch="aarch64"),
@@ -92,6 +93,21 @@ def test_layers_go_from_what_changes_seldom_to_what_changes_often(tmp_path: Path
         "training": ["ray"],
         "verl": ["verl"],
     }
+
+
+@pytest.mark.parametrize("name", ["补丁/0001-a b.patch", "p/[BugFix] it's.diff"])
+def test_a_patch_with_any_name_gets_one_that_a_dockerfile_can_name(name: str, tmp_path: Path) -> None:
+    """Patches lie in repositories of other people, under the names that these have given them."""
+    made = lock(tmp_path, name)
+    exported = f"patches/{digest_bytes(PATCH)}.patch"
+    context = docker_context(made, tmp_path)
+    assert context[exported] == PATCH
+    dockerfile = context["Dockerfile"].decode()
+    assert f"COPY {exported} /cell/{exported}" in dockerfile
+    assert name not in dockerfile
+    script = as_script(made, patch_contents(made, tmp_path))
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    assert name in EXPORTS["requirements"](made)
 
 
 def test_every_package_is_in_one_layer(tmp_path: Path) -> None:
