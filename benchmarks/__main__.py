@@ -47,6 +47,7 @@ BENCHMARKS = (
     "lint_mutations",
     "lint_script_mistakes",
     "lint_launch_slips",
+    "lint_written_slips",
     "lint_mended_scripts",
     "lint_precision",
     "lint_speed",
