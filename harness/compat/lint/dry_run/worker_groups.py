@@ -29,6 +29,7 @@ _REPLACED = (
     "verl/single_controller/ray/base.py",
     "verl/workers/rollout/utils.py",
     "verl/utils/device.py",
+    "verl/utils/profiler/performance.py",
     "verl/utils/import_utils.py",
 )
 
@@ -103,6 +104,10 @@ def replaced_function(called: Function | Class, run: ProgramWalk) -> Replacement
             name="deprecated", compute=lambda given, _named: given[0] if given else UNKNOWN
         ),
         "verl.utils.device.get_device_name": lambda _given, _named: run.surroundings.device,
+        "verl.utils.device.get_torch_device": lambda _given, _named: Unknown(
+            name=f"torch.{run.surroundings.device}"
+        ),
+        "verl.utils.profiler.performance.log_gpu_memory_usage": lambda _given, _named: None,
     }
     return replacements.get(dotted)
 
