@@ -365,6 +365,23 @@ def test_a_lint_finding_is_told_in_chinese_with_its_values(driver: Any, tmp_path
     assert browser.one("#check-lint .reasons").text == reason
 
 
+def test_the_script_says_texts_in_chinese_as_files_without_a_script_do(browser: Browser) -> None:
+    texts = json.loads(SAMPLES.with_name("chinese_vectors.json").read_text("utf-8"))
+    browser.open("index.html#lang=zh")
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser.driver, 10).until(
+        lambda at: at.execute_script("return Boolean(window.NPU_MATRIX_REASONS)")
+    )
+    said = browser.js(
+        "const language = makeLanguage(window.NPU_MATRIX_WORDS); language.withReasons(() => {}); language.set('zh');"
+        "return new Promise((done) => setTimeout(() => done(arguments[0].map(language.say)), 500))",
+        list(texts),
+    )
+    assert dict(zip(texts, said, strict=True)) == texts
+    browser.js("localStorage.clear()")
+
+
 def test_the_glossary_is_one_hover_away(browser: Browser) -> None:
     shown = "return getComputedStyle(arguments[0], '::after').content"
     browser.open(width=1350)

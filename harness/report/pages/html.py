@@ -11,6 +11,7 @@ from harness.report.model.marks import Mark
 from harness.report.model.report_model import ReportModel
 from harness.report.model.visible_text import counted, duration, moment
 from harness.report.pages.changes_page import change_summary, changes_page
+from harness.report.pages.chinese import reason_words
 from harness.report.pages.convergence_page import convergence_page
 from harness.report.pages.first_screen import shown_changes, shown_hosts
 from harness.report.pages.grid import grid_axes, shortened
@@ -48,8 +49,8 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     writer = PageWriter(folder)
     for name in ASSETS:
         writer.write(f"assets/{name}", resource("assets", name))
-    writer.write("assets/words.js", f"window.NPU_MATRIX_WORDS={_words('chinese.json')};\n")
-    writer.write("data/reasons.zh.js", f"window.NPU_MATRIX_REASONS={_words('reasons.json')};\n")
+    writer.write("assets/words.js", f"window.NPU_MATRIX_WORDS={_pages_words()};\n")
+    writer.write("data/reasons.zh.js", f"window.NPU_MATRIX_REASONS={_reasons()};\n")
     writer.write("index.html", _index(model, writer))
     writer.write("changes.html", changes_page(model, writer))
     writer.write("time.html", time_page(model, writer))
@@ -61,9 +62,18 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     return writer.written
 
 
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 @cache
-def _words(name: str) -> str:
-    return json.dumps(json.loads(resource("words", name)), ensure_ascii=False, separators=(",", ":"))
+def _pages_words() -> str:
+    return _as_json(json.loads(resource("words", "chinese.json")))
+
+
+@cache
+def _reasons() -> str:
+    return _as_json(reason_words())
 
 
 def _index(model: ReportModel, writer: PageWriter) -> str:

@@ -16,6 +16,7 @@ from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.turning_points import Turn
 from harness.report.model.visible_text import clip, moment
+from harness.report.pages.chinese import in_chinese
 from harness.report.pages.page_templates import resource
 from harness.settings import DEFAULT_PROFILE
 from harness.sources.redact import mask_secrets, redact_text
@@ -39,17 +40,18 @@ def upstream_draft(
     profile = model.inputs.run.profile or DEFAULT_PROFILE
     broke = next((turn for turn in reversed(result.turns) if not turn.better), None)
     expected, diagnosis = result.verdict.expected, result.diagnosis
+    say = in_chinese if language == "zh" else str
     text = _template(language).render(
         check=result.check,
         versions=", ".join(f"{name} {axes[name]}" for name in model.axes if name in axes),
-        reasons=result.verdict.reasons[:MAX_REASONS] or (result.mark.value,),
+        reasons=[say(reason) for reason in result.verdict.reasons[:MAX_REASONS] or (result.mark.value,)],
         evidence=result.shown_evidence.value if result.shown_evidence else "",
         axes=list(axes.items()),
         # Without the options of this host: its folders say nothing to the readers of the upstream.
         reproduce=reproduce_command(row.cell.id, result.check, profile=profile),
         lock=f"npu-matrix lock {row.cell.id} --format requirements",
         log=_log(read_log(result.log), diagnosis.line if diagnosis else 0),
-        cause=diagnosis.cause if diagnosis else "",
+        cause=say(diagnosis.cause) if diagnosis else "",
         broke=broke,
         bisected=bisected or _broken_by(model, result, broke),
         source=expected.source if expected else "",

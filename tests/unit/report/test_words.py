@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from reason_texts import lint_texts, written_reasons
 
 from harness.errors import EXIT_OK
@@ -17,6 +18,7 @@ from harness.report.model.changes import MEANINGS, RunChangeKind
 from harness.report.model.frame import EXIT_WORDS, frame_of
 from harness.report.model.host_kinds import Stage
 from harness.report.model.marks import EVIDENCE, STYLES, Mark
+from harness.report.pages.chinese import in_chinese, reason_words
 from harness.report.pages.html import STAGES
 from harness.report.pages.page_templates import resource
 from harness.verdict.plan_verdicts import REMEDIES, WITHOUT_OUTCOME
@@ -152,6 +154,36 @@ def test_reasons_and_remedies_have_their_chinese(source: Callable[[], Mapping[st
     assert len(missing) <= NOT_YET * len(texts), (
         f"write the Chinese of these into words/reasons.json:\n{shown}"
     )
+
+
+def _matrix_texts(value: object, name: str = "") -> Iterator[str]:
+    """What the shipped matrix.yaml says in sentences: reasons, findings and notes."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _matrix_texts(item, "reason" if name == "without" else str(key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _matrix_texts(item, name)
+    elif name in {"reason", "what", "notes"}:
+        yield " ".join(str(value).split())
+
+
+def test_every_sentence_of_the_shipped_matrix_has_its_chinese() -> None:
+    document = yaml.safe_load((ROOT / "matrix.yaml").read_text("utf-8"))
+    known = {**WORDS, **reason_words()}
+    texts = {text for part in document.values() for text in _matrix_texts(part)}
+    assert len(texts) > 100
+    missing = [text for text in sorted(texts) if text not in known]
+    assert not missing, "write the Chinese of these into words/matrix.json"
+
+
+#: A browser test says the same texts with the script of the pages.
+VECTORS: dict[str, str] = json.loads(Path(__file__).with_name("chinese_vectors.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("english", VECTORS)
+def test_files_without_a_script_are_in_chinese_too(english: str) -> None:
+    assert in_chinese(english) == VECTORS[english]
 
 
 def test_a_reason_without_its_chinese_is_noticed() -> None:

@@ -94,6 +94,8 @@ const makeGrid = (data, { $, make, memory, say }) => {
       return node;
     });
   }
+  // For a node whose words are in the name of the link around it.
+  const silent = (node) => { node.setAttribute("aria-hidden", "true"); return node; };
   const countWords = (counts) => inOrder(counts).map(([kind, count]) => `${count} ${say(data.marks[kind[0]][1])}${kind[1] === "-" ? "" : ` ${say(data.evidence[kind[1]][1])}`}`).join(", ");
   const MARKS = Object.keys(data.marks);
   function folded(place, tier) {
@@ -106,7 +108,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
     const { test } = state;
     if (dim) { state.test = null; counts = tally([place], tier.from, tier.to); state.test = test; }
     const key = `${tier.name} ${[...counts].join()} ${changed}`;
-    const link = stamped(key, () => make("a", { class: `tile fold${changed ? " changed" : ""}`, tabindex: "-1", "aria-label": `${say(tier.name)}: ${countWords(counts)}` }, ...countNodes(counts)));
+    const link = stamped(key, () => make("a", { class: `tile fold${changed ? " changed" : ""}`, tabindex: "-1", "aria-label": `${say(tier.name)}: ${countWords(counts)}` }, ...countNodes(counts).map(silent)));
     let first = -1;
     for (let check = tier.from; check < tier.to; check++) {
       const code = verdicts[(check - tier.from) * 2];

@@ -3,6 +3,9 @@
 // Names, versions and commands (translate="no", code) stay as they are; so does a text without a translation.
 const makeLanguage = (data) => {
   const SKIPPED = "[translate=no], code, pre, kbd, script, style, svg, textarea, dialog, .prose, .loglines, #rows, #head, #pivot-box, #language";
+  // Between two sentences; and a text of which only the beginning is shown.
+  const SENTENCE = /(?<=[.!?]) +(?=[A-Z0-9])/;
+  const CUT = /^(.*)… \(([0-9,]+) more characters\)$/s;
   const ATTRIBUTES = ["title", "aria-label", "placeholder"];
   // {#} is a number, {} any text, which is translated too, {ID} the name of a rule, {s} and {was} endings of a plural.
   const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
@@ -14,16 +17,22 @@ const makeLanguage = (data) => {
   const known = new Map();
   let chinese = false;
 
+  // A text that goes on into another sentence, or that splits a pair of brackets, is no part of a pattern.
+  const isPart = (text) => !SENTENCE.test(text) && !/[()]/.test(withoutPairs(text));
+  const withoutPairs = (text) => { const rest = text.replace(/\([^()]*\)/g, ""); return rest === text ? text : withoutPairs(rest); };
   function translated(text) {
     if (words.has(text)) return words.get(text);
+    const cut = CUT.exec(text);
+    if (cut) return `${translated(cut[1]) ?? cut[1]}…（还有 ${cut[2]} 个字符）`;
     for (const [start, whole, form] of patterns) {
       const found = text.startsWith(start) ? whole.exec(text) : null;
-      if (found) return form.replace(/\{(\d)\}/g, (_, place) => translated(found[place]) ?? translated(found[place].replace(/\.$/, "")) ?? found[place]);
+      const parts = found && found.map((part, place) => (place ? translated(part) ?? translated(part.replace(/\.$/, "")) : null) ?? part);
+      if (found && !found.some((part, place) => place && parts[place] === part && !isPart(part))) return form.replace(/\{(\d)\}/g, (_, place) => parts[place]);
     }
     // A paragraph by its sentences, an enumeration by its parts.
-    const sentences = text.split(/(?<=[.!?]) +(?=[A-Z0-9])/);
+    const sentences = text.split(SENTENCE);
     const said = sentences.length > 1 ? sentences.map(sentence) : [];
-    if (said.some((part) => part !== null)) return said.map((part, i) => part ?? sentences[i]).join(" ");
+    if (said.some((part) => part !== null)) return said.map((part, i) => part ?? sentences[i]).join(" ").replaceAll("。 ", "。");
     const parts = text.split(", ").map((part, _, all) => (all.length > 1 ? translated(part) : null));
     return parts.includes(null) ? null : parts.join("，");
   }
