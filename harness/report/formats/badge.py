@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from markupsafe import escape
 
@@ -126,14 +125,6 @@ def badge_svg(badge: Badge) -> str:
     )
 
 
-def write_badges(model: ReportModel, folder: Path) -> list[Path]:
-    """Write `badges/<name>.svg` below `folder`."""
-    target = folder / "badges"
-    target.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, badge in badges(model).items():
-        path = target / f"{name}.svg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(badge_svg(badge), encoding="utf-8")
-        written.append(path)
-    return written
+def badge_files(model: ReportModel) -> dict[str, str]:
+    """The badges as SVG files, by the name of the file."""
+    return {f"badges/{name}.svg": badge_svg(badge) for name, badge in badges(model).items()}

@@ -234,11 +234,18 @@ class EarlierRuns:
             machine=measured_on(now.outcome),
         )
         return tuple(
-            self._turn(entry, before, after, now if after is current else None)
+            self._turn(entry, history, before, after, now if after is current else None)
             for before, after in turned([*history, current])
         )
 
-    def _turn(self, entry: PlanEntry, before: HistoryEntry, after: HistoryEntry, now: Verdict | None) -> Turn:
+    def _turn(
+        self,
+        entry: PlanEntry,
+        history: Sequence[HistoryEntry],
+        before: HistoryEntry,
+        after: HistoryEntry,
+        now: Verdict | None,
+    ) -> Turn:
         old, new = before.verdict.key, after.verdict.key
         difference = self._difference(before, after)
         earlier, attempts = self._attempts(old), self._attempts(new)
@@ -249,7 +256,7 @@ class EarlierRuns:
             mark=after.mark if now is None else after.verdict.mark,
             reason=after.verdict.reason if after.verdict.status is not Status.PASS else before.verdict.reason,
             evidence=after.verdict.evidence,
-            before=self._run_of_turn(before),
+            before=self._with_revision(history, before),
             after=self._run_of_turn(after),
             cause=turn_cause(earlier, attempts, difference, {old, new}),
             difference=difference or KeyDifference(),
@@ -272,6 +279,19 @@ class EarlierRuns:
         run = next((run for run in self._runs if run.run_id == past.run_id), None)
         revision = revision_of(run) if run else ""
         return RunOfTurn(run_id=past.run_id, time=past.time, revision=revision, machine=past.machine)
+
+    def _with_revision(self, history: Sequence[HistoryEntry], past: HistoryEntry) -> RunOfTurn:
+        """The run of the last verdict before a turn.
+
+        Machines without a checkout record no revision. The inputs are then those of an earlier run with the
+        same key, so the commits since that run include the one that changed them.
+        """
+        found = self._run_of_turn(past)
+        if found.revision:
+            return found
+        same = (one for one in reversed(history) if one.verdict.key == past.verdict.key)
+        revisions = (self._run_of_turn(one).revision for one in same if one.time <= past.time)
+        return replace(found, revision=next((revision for revision in revisions if revision), ""))
 
     def _difference(self, before: HistoryEntry, after: HistoryEntry) -> KeyDifference | None:
         keys = (before.verdict.key, after.verdict.key)

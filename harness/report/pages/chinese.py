@@ -85,7 +85,9 @@ class _Words:
             given = found.groups()
             said = [self.said(part) or self.said(part.removesuffix(".")) or part for part in given]
             if all(a != b or _is_part(a) for a, b in zip(given, said, strict=True)):
-                return _PLACE.sub(lambda place, said=said: said[int(place[1]) - 1], form.chinese)
+                pieces = _PLACE.split(form.chinese)
+                pieces[1::2] = [said[int(place) - 1] for place in pieces[1::2]]
+                return "".join(pieces)
         return None
 
     def _by_sentences(self, text: str) -> str | None:

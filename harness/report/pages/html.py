@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 
 from harness.report.model.frame import frame_of
 from harness.report.model.marks import Mark
@@ -41,12 +40,11 @@ QUERIES = {
 ASSETS = ("report.css", "query.js", "language.js", "help.js", "grid.js", "report.js", "runs.js", "find.js")
 
 
-def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
-    """Write all pages except those of cells, with their styles and scripts, into `folder`.
+def render_overviews(model: ReportModel, writer: PageWriter) -> None:
+    """Write all pages except those of cells, with their styles and scripts.
 
     `publish.cell_rows` writes the pages of cells. OSError if a file cannot be written.
     """
-    writer = PageWriter(folder)
     for name in ASSETS:
         writer.write(f"assets/{name}", resource("assets", name))
     writer.write("assets/words.js", f"window.NPU_MATRIX_WORDS={_pages_words()};\n")
@@ -59,7 +57,6 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     writer.write("numerics.html", numerics_page(model, writer))
     writer.write("convergence.html", convergence_page(model, writer))
     writer.write("suites.html", suites_page(model, writer))
-    return writer.written
 
 
 def _as_json(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from functools import partial
 
 from harness.report.model.failure_owners import NOBODY, OwnedFailure
 from harness.report.model.report_model import ReportModel
@@ -88,7 +89,12 @@ class _Drafts:
         links = []
         for language in LANGUAGES:
             path = f"drafts/{name}.{language}.txt"
-            self._writer.store(path, upstream_draft(self._model, row, result, language))
+            inputs = self._model.inputs
+            sources = (row, result, self._model.axes, inputs.run.profile, inputs.commits, inputs.survival)
+            text = self._writer.kept.text(
+                path, sources, partial(upstream_draft, self._model, row, result, language)
+            )
+            self._writer.store(path, text)
             links.append((language, path))
         return tuple(links)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
@@ -41,25 +43,58 @@ TOOLTIP = 200
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
-class PageWriter:
-    """Writes files below a folder and remembers their names; equal texts and files are stored once."""
+@dataclass
+class KeptTexts:
+    """What earlier updates of a report made: digests of files, and texts with what they were made of."""
 
-    def __init__(self, folder: Path) -> None:
+    digests: dict[str, str] = field(default_factory=dict)
+    _texts: dict[str, tuple[tuple[object, ...], str]] = field(default_factory=dict)
+
+    def text(self, name: str, sources: tuple[object, ...], make: Callable[[], str]) -> str:
+        """The text `name`: the kept one if it was made of the same objects, otherwise a new one."""
+        known = self._texts.get(name)
+        if known is None or any(one is not other for one, other in zip(known[0], sources, strict=True)):
+            known = self._texts[name] = (sources, make())
+        return known[1]
+
+
+class PageWriter:
+    """Writes files below a folder and remembers their names; equal texts and files are stored once.
+
+    kept: the texts of earlier updates. Files that are equal to the kept ones are not written again.
+    """
+
+    def __init__(self, folder: Path, kept: KeptTexts | None = None) -> None:
         self.folder = folder
+        self.kept = kept or KeptTexts()
+        self._skips = kept is not None
+        self._environments: dict[str, jinja2.Environment] = {}
         #: The names of the files, relative to the folder, in the order of writing.
         self.names: list[str] = []
         self._stored: set[str] = set()
         self._made: set[str] = set()
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write a file and create its parent folders."""
+        """Write a file and create its parent folders; not again if the kept file is equal."""
+        data = as_bytes(content) if isinstance(content, str) else content
+        if self._skips:
+            digest = digest_bytes(data)
+            if self.kept.digests.get(name) == digest:
+                return
+            self.kept.digests[name] = digest
         parent = name.rpartition("/")[0]
         if parent not in self._made:
             (self.folder / parent).mkdir(parents=True, exist_ok=True)
             self._made.add(parent)
         with open(f"{self.folder}/{name}", "wb") as stream:  # noqa: PTH123 - a Path for each of 10,000 is slow
-            stream.write(as_bytes(content) if isinstance(content, str) else content)
+            stream.write(data)
         self.names.append(name)
+
+    def environment(self, up: str) -> jinja2.Environment:
+        """The templates for pages from which `up` leads to the folder of the report."""
+        if up not in self._environments:
+            self._environments[up] = _new_environment(self, up)
+        return self._environments[up]
 
     @property
     def written(self) -> list[Path]:
@@ -105,7 +140,11 @@ def anchor_of(check: str) -> str:
 
 
 def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
-    """The templates, which escape every value and make hidden characters visible."""
+    """The templates of a writer, which escape every value and make hidden characters visible."""
+    return writer.environment(up)
+
+
+def _new_environment(writer: PageWriter, up: str) -> jinja2.Environment:
     env = Templates(jinja2.FunctionLoader(partial(resource, "templates")), _compiled())
 
     def long(value: Any, limit: int = 1500) -> Any:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from harness.builds.ownership.temporary_folders import temporary_folder
-from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, Location
 from harness.gc_pause import gc_paused
-from harness.report.formats.badge import write_badges
+from harness.report.formats.badge import badge_files
 from harness.report.model.report_inputs import ReportInputs, ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow, build_model
 from harness.report.pages.html import render_overviews
+from harness.report.pages.page_templates import KeptTexts, PageWriter
 from harness.report.publish.cell_rows import render_rows
 from harness.report.publish.publish import (
     MARKER,
@@ -37,8 +37,8 @@ class LiveReport:
         self._folder = real_folder(folder)
         self._model = build_model(inputs)
         self._texts = render_report(self._model, folder)
-        #: File -> digest, of what updates have written; most badges and drafts stay the same.
-        self._written: dict[str, str] = {}
+        #: Of what updates have written; most badges and drafts stay the same.
+        self._kept = KeptTexts()
         self._indices = {row.cell.id: index for index, row in enumerate(self._model.rows)}
         # These objects live as long as the report; searching them for garbage would double the time of an
         # update.
@@ -67,13 +67,13 @@ class LiveReport:
         try:
             # A folder next to the report is on the same disk, so that a rename can replace each file.
             with temporary_folder(self._folder.parent, live_prefix(self._folder)) as fresh:
-                names = [name for name in self._write(model, fresh, changed) if self._is_new(fresh, name)]
+                names = self._write(model, fresh, changed)
                 targets = [self._folder / name for name in names]
                 for name, target in zip(names, targets, strict=True):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     (fresh / name).replace(target)
         except OSError as error:
-            self._written.clear()
+            self._kept = KeptTexts()
             raise InfrastructureError(
                 "the report cannot be written",
                 where=Location(error.filename or self._folder),
@@ -83,29 +83,25 @@ class LiveReport:
         self._model = model
         return targets
 
-    def _is_new(self, fresh: Path, name: str) -> bool:
-        """Whether a file differs from the one that the last update wrote.
-
-        Files with all results are always new, and so large that comparing them takes longer than writing.
-        """
-        if name.startswith("cells/") or name in {MARKER, SHEET}:
-            return True
-        digest = digest_bytes((fresh / name).read_bytes())
-        known, self._written[name] = self._written.get(name), digest
-        return known != digest or not (self._folder / name).is_file()
-
     def _write(self, model: ReportModel, folder: Path, changed: list[ReportRow]) -> list[str]:
         part = render_rows(model, folder, changed)
         for row, texts in zip(changed, part.texts, strict=True):
             self._texts[self._indices[row.cell.id]] = texts
-        others = [*render_overviews(model, folder), *write_badges(model, folder)]
-        names = [*part.names, *(path.relative_to(folder).as_posix() for path in others)]
-        for name, content in shared_files(model, self._texts).items():
-            path = folder / name
-            path.parent.mkdir(exist_ok=True)
-            write_parts(path, content)
-            names.append(name)
-        return list(dict.fromkeys(names))
+        for name in [name for name in self._kept.digests if not (self._folder / name).is_file()]:
+            del self._kept.digests[name]
+        writer = PageWriter(folder, self._kept)
+        render_overviews(model, writer)
+        files: dict[str, str | Iterable[bytes]] = {**badge_files(model), **shared_files(model, self._texts)}
+        for name, content in files.items():
+            if isinstance(content, str):
+                writer.write(name, content)
+            elif name in {MARKER, SHEET}:
+                # Files with all results are always new, and so large that comparing them takes longer.
+                write_parts(folder / name, content)
+            else:
+                writer.write(name, b"".join(content))
+        large = (MARKER, SHEET)
+        return list(dict.fromkeys((*part.names, *writer.names, *large)))
 
 
 def _with_known(known: Sequence[ReportResult], results: Sequence[ReportResult]) -> tuple[ReportResult, ...]:

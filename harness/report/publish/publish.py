@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.builds.ownership.temporary_folders import remove_orphaned_folders
 from harness.errors import InfrastructureError, InputError, Location
 from harness.gc_pause import gc_paused
-from harness.report.formats.badge import write_badges
+from harness.report.formats.badge import badge_files
 from harness.report.formats.csv_export import results_csv
 from harness.report.formats.feed import atom
 from harness.report.formats.json_export import SCHEMA_NAME, report_parts, schema_text
@@ -23,6 +23,7 @@ from harness.report.model.report_model import ReportModel
 from harness.report.model.visible_text import as_bytes
 from harness.report.pages.grid import grid_script
 from harness.report.pages.html import render_overviews
+from harness.report.pages.page_templates import PageWriter
 from harness.report.publish.cell_rows import RowsInBackground, RowTexts
 from harness.report.publish.remembered_runs import runs_script
 
@@ -114,8 +115,10 @@ def ensure_writable(folder: Path) -> None:
 
 def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) -> list[RowTexts]:
     with RowsInBackground(model, folder) as background:
-        render_overviews(model, folder)
-        write_badges(model, folder)
+        writer = PageWriter(folder)
+        render_overviews(model, writer)
+        for name, text in badge_files(model).items():
+            writer.write(name, text)
         rows = background.result().texts
     extra = {"report.schema.json": schema_text(), **extra}
     texts = {name: [as_bytes(text) if isinstance(text, str) else text] for name, text in extra.items()}

@@ -97,11 +97,10 @@ from harness.report.publish import live_report
 report = live_report.LiveReport(sample_inputs(), Path(sys.argv[1]))
 render = live_report.render_overviews
 
-def render_and_stop(model, folder):
-    names = render(model, folder)
+def render_and_stop(model, writer):
+    render(model, writer)
     print("written", flush=True)
     time.sleep(600)
-    return names
 
 live_report.render_overviews = render_and_stop
 report.take(sample_inputs())

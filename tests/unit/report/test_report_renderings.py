@@ -51,7 +51,7 @@ def sample() -> ReportModel:
 
 
 def pages_of(model: ReportModel, folder: Path) -> None:
-    render_overviews(model, folder)
+    render_overviews(model, PageWriter(folder))
     render_rows(model, folder)
 
 
