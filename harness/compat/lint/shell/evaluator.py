@@ -144,11 +144,11 @@ class Evaluator:
         self.text = text
         world = World(script=self.path)
         tree = parse_bash(text, self.path)
-        self.assigned_names, self.used_names, self.used_arrays = _names(tree)
+        self.assigned_names, self.used_names, self.used_arrays, given = _names(tree)
+        self.unpassed_arrays = {name: where for name, where in given.items() if name not in self.used_names}
         self.set_variables, self.exported_names = _settings(tree)
         self.replaced_arrays = _replaced_arrays(tree)
         self.refused_names = tuple(_refused_names(tree))
-        self.unpassed_arrays = _unpassed_arrays(tree, self.used_names)
         try:
             self._statements(tree.children("Stmts"), world)
         except (TooLargeError, RecursionError) as error:
@@ -648,21 +648,31 @@ def _places_beside(path: ScriptValue, folder: Path) -> Iterator[Path]:
         yield (folder / parts[-1]).resolve()
 
 
-def _names(tree: SyntaxNode) -> tuple[frozenset[str], frozenset[str], dict[str, Location]]:
-    """The variables that a script sets, those that it uses, and those used as arrays, with a place."""
-    assigned, used, arrays = set[str](), set[str](), dict[str, Location]()
+def _names(
+    tree: SyntaxNode,
+) -> tuple[frozenset[str], frozenset[str], dict[str, Location], dict[str, Location]]:
+    """The variables that a script sets, that it uses, that it uses as arrays, and its arrays of overrides."""
+    assigned, used = set[str](), set[str]()
+    arrays, given = dict[str, Location](), dict[str, Location]()
     for node in tree.descendants():
         name = node.child("Name") or node.child("Param")
         if name is not None:
             (used if node.kind == "ParamExp" else assigned).add(name.text())
         if node.kind == "ParamExp" and name is not None and _is_array(node):
             arrays.setdefault(name.text(), node.location)
+        array = node.child("Array") if name is not None else None
+        if name is not None and array is not None and _is_of_overrides(array):
+            given.setdefault(name.text(), node.location)
         if node.kind == "CallExpr":
             words = [word.raw for word in node.children("Args")]
             assigned |= set(words[1:]) if words and words[0] in _SETTING_COMMANDS else set()
         if node.kind in _ARITHMETIC:
             assigned |= set(_SET_BY_ARITHMETIC.findall(node.raw))
-    return frozenset(assigned), frozenset(used), arrays
+    return frozenset(assigned), frozenset(used), arrays, given
+
+
+def _is_of_overrides(array: SyntaxNode) -> bool:
+    return any(_OVERRIDE.match(element.raw) for element in array.children("Elems"))
 
 
 def _settings(tree: SyntaxNode) -> tuple[dict[str, ScriptValue], frozenset[str]]:
@@ -710,6 +720,8 @@ def _plain_uses(tree: SyntaxNode) -> dict[str, Location]:
     found: dict[str, Location] = {}
     asked = set[str]()
     for node in tree.descendants():
+        for name in _plain_names(node.raw) if node.kind in _ARITHMETIC else ():
+            found.setdefault(name, node.location)
         param = node.child("Param") if node.kind == "ParamExp" else None
         if param is None or not param.text().isidentifier():
             continue
@@ -717,9 +729,6 @@ def _plain_uses(tree: SyntaxNode) -> dict[str, Location]:
             asked.add(param.text())
         elif not _is_array(node):
             found.setdefault(param.text(), node.location)
-    for node in tree.descendants():
-        for name in _plain_names(node.raw) if node.kind in _ARITHMETIC else ():
-            found.setdefault(name, node.location)
     for node in tree.descendants():
         if node.kind == "UnaryTest" or (node.kind == "CallExpr" and node.raw.startswith(("[ ", "test "))):
             asked |= set(re.findall(r"-v (\w+)", node.raw))
@@ -732,18 +741,6 @@ def _plain_names(arithmetic: str) -> list[str]:
     """The variables that arithmetic names without a dollar; none if a command is in it."""
     inside = re.sub(r"\$\{[^}]*\}", "", arithmetic.removeprefix("$"))
     return [] if "$(" in inside or "`" in inside else _PLAIN_NAME.findall(inside)
-
-
-def _unpassed_arrays(tree: SyntaxNode, used: frozenset[str]) -> dict[str, Location]:
-    """Arrays of overrides that nothing uses."""
-    found: dict[str, Location] = {}
-    for node in tree.descendants():
-        name, array = node.child("Name"), node.child("Array")
-        if name is None or array is None or name.text() in used:
-            continue
-        if any(_OVERRIDE.match(element.raw) for element in array.children("Elems")):
-            found.setdefault(name.text(), node.location)
-    return found
 
 
 def _replaced_arrays(tree: SyntaxNode) -> dict[str, Location]:
