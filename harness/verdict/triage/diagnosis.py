@@ -35,7 +35,9 @@ NONE_OF_THEM = r"(?![^:\uff1a=]{0,20}[:\uff1a=]\s*0(?:\.0*)?%?\s*(?:$|[,;\uff0c]
 # Lines that count as errors if neither a signature matches nor an exception is found.
 SUSPICIOUS = re.compile(
     rf"(?:^|\s)(?:error|fatal|panic)\b{NONE_OF_THEM}[^:]{{0,40}}:"
-    r"|^\w+(?:Error|Exception|Interrupt)\b|^\W{0,4}value error, "
+    r"|^\w+(?:Error|Exception|Interrupt)\b|(?:^|[\]>|):] ?)\W{0,4}value error, "
+    # Behind a prefix that is not known only what stands alone, or says what could not be done.
+    r"|[\]>|):] ?\w+(?:Error|Exception)\s*$|[\]>|):] ?failed to \w"
     r"|^assert\b|^Exception in thread"
     r"|\b(?:cannot import name|no module named|undefined symbol|unexpected keyword argument)\b"
     r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted|can't open file)\b"

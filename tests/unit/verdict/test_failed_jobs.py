@@ -101,6 +101,18 @@ FAILED = {
         None,
     ),
     "reason of pydantic": ("start\n> Value error, tile 17 is odd\n", "tile 17 is odd", 2, None),
+    "behind an unknown prefix": (
+        "start\n[0] <7> assert a.n > 1\n[0] <7> AssertionError\n",
+        "AssertionError",
+        3,
+        None,
+    ),
+    "what could not be done": (
+        "2026-11-20 08:00:00 | Failed to save a/b: no place\n",
+        "Failed to save",
+        1,
+        None,
+    ),
     "hydra": ("Error executing job with overrides: ['a=b']\n", "Error executing job", 1, None),
     "colours": ("\x1b[31mValueError\x1b[0m: tile 17 is odd\n", "tile 17 is odd", 1, None),
     "assert of C": ("python3: a.cc:12: void f(): Assertion `n > 0' failed.\n", "Assertion", 1, None),

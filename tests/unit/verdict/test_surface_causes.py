@@ -627,3 +627,28 @@ def test_a_call_of_a_file_that_imports_it_was_refused_by_what_is_installed(tmp_p
         assert cause.degree == "proven"
         assert "the installed vllm, which has refused it, is not one of them" in cause.sentence
     assert derived(text, file).degree == "likely"
+
+
+@pytest.mark.parametrize(
+    ("versions", "degree"),
+    [
+        ({}, "likely"),
+        ({"torchvision": "0.21.0"}, "likely"),
+        ({"torchvision": "0.21.0", "torch": "2.6.0+cpu"}, "symptom"),
+        ({"torchvision": "0.29.0"}, "symptom"),
+    ],
+)
+def test_an_operator_that_a_package_for_another_torch_did_not_register(
+    tmp_path: Path, versions: dict[str, str], degree: str
+) -> None:
+    metadata = {"0.21.0": "Requires-Dist: torch==2.6.0", "0.29.0": "Requires-Dist: torch>=2.14"}
+    contents = {
+        version: {"torchvision/__init__.py": b"\n", "METADATA": text.encode()}
+        for version, text in metadata.items()
+    }
+    write_pack(tmp_path / "s.pack", {"torchvision": releases(contents)})
+    error = "RuntimeError: operator torchvision::nms does not exist"
+    cause = derived(error, tmp_path / "s.pack", **versions)
+    assert cause is not None
+    assert cause.degree == degree
+    assert ("was not loaded" in cause.sentence) is (degree == "likely")

@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 from harness.compat.knowledge.pack_at_hand import PackAtHand, shipped_pack
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse, failed_use_of
-from harness.verdict.triage.derived.installed_files import damaged_installation, overwritten_folder
+from harness.verdict.triage.derived.installed_files import (
+    damaged_installation,
+    overwritten_folder,
+    unregistered_operator,
+)
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import (
     CHECKED_OUT,
@@ -115,6 +119,7 @@ class CauseFinder:
         if surfaces is None:
             return
         yield overwritten_folder(surfaces.pack, use)
+        yield unregistered_operator(surfaces.pack, use, self.versions)
         damaged = damaged_installation(use, self.versions)
         if damaged and surfaces.works_as_installed(use):
             yield damaged

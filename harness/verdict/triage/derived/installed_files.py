@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from harness.compat.knowledge.surface_pack import SurfacePack
+from harness.compat.knowledge.surface_pack import ReleaseSurface, SurfacePack
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.logged_versions import ShownVersions
-from harness.verdict.triage.derived.package_names import INSTALLED, package_of_file
+from harness.verdict.triage.derived.package_names import INSTALLED, OPERATOR_NAMESPACES, package_of_file
+from harness.verdict.triage.derived.requirement_causes import REPLACED_BY
 
 
 def overwritten_folder(pack: SurfacePack, use: FailedUse) -> DerivedCause | None:
@@ -48,4 +49,46 @@ def damaged_installation(use: FailedUse, shown: ShownVersions) -> DerivedCause |
         proof=(f"{release} in the surface pack, and the path in the message",),
         packages=(package,),
         remedy=f"uninstall {package} until pip finds none, then install it again",
+    )
+
+
+def unregistered_operator(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> DerivedCause | None:
+    """An operator that a compiled extension registers: it was not loaded, if it was built for another torch.
+
+    So only for packages with releases that each require one release of torch.
+    """
+    namespace = use.owner.partition("::")[0]
+    package = OPERATOR_NAMESPACES.get(namespace, "")
+    is_lookup = use.expected is Expected.OPERATOR and "::" in use.owner and not use.names
+    if not is_lookup or namespace == "npu" or package in REPLACED_BY:
+        return None
+    release = pack.release(package, shown[package].version) if package in shown else None
+    read = [release] if release else [one for _version, one in pack.surfaces(package) if one is not None]
+    exact = [one for one in read if _exact_torch(one)]
+    wanted = _exact_torch(release) if release else ""
+    is_met = "torch" in shown and wanted == f"torch=={shown['torch'].version.partition('+')[0]}"
+    if not exact or is_met:
+        return None
+    needs = f": {package} {release.release.version} requires {wanted}" if release and wanted else ""
+    return DerivedCause(
+        degree=Degree.LIKELY,
+        sentence=(
+            f"the compiled extension of {package}, which registers `{use.owner}`, was not loaded: it was "
+            f"built for another torch than the installed one{needs}"
+        ),
+        proof=(f"{package}: {len(exact)} of {len(read)} releases in the pack require one release of torch",),
+        packages=(package, "torch"),
+        remedy=f"install the {package} that was released for your torch, from the same index as torch",
+    )
+
+
+def _exact_torch(release: ReleaseSurface) -> str:
+    """The requirement of one release of torch, "" if it has none."""
+    return next(
+        (
+            f"torch{one.specifier}"
+            for one in release.requirements
+            if one.name == "torch" and str(one.specifier).startswith("==")
+        ),
+        "",
     )
