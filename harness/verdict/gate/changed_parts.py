@@ -59,8 +59,11 @@ def changed_parts(
     here, base: the outcomes of the change and of the base, which have no verdict as a whole.
     """
     parts = check.parts
-    same = before.code_digest == after.code_digest and to_json(before.params) == to_json(after.params)
-    if parts is None or not same:
+    # The keys do not contain the code of the checks whose outcomes are inputs, such as `resolve`.
+    modified, unmodified = (
+        to_json([one.code_digest, one.params, one.needs]) for one in (after, before)
+    )
+    if parts is None or modified != unmodified:
         return None
     old, new = (
         {part: to_json(read) for part, read in parts.inputs(one.facets).items()} for one in (before, after)

@@ -30,7 +30,7 @@ def facets(verl: str = "a", transformers: str = "b", pins: str = "c") -> dict[st
     }
 
 
-def task(values: dict[str, Any], code: str = "code") -> TaskRecord:
+def task(values: dict[str, Any], code: str = "code", needs: tuple[str, ...] = ("lock",)) -> TaskRecord:
     return TaskRecord(
         key=repr(values) + code,
         check="patches",
@@ -39,6 +39,7 @@ def task(values: dict[str, Any], code: str = "code") -> TaskRecord:
         facet_digests={},
         code_digest=code,
         params={},
+        needs=needs,
     )
 
 
@@ -147,6 +148,13 @@ def test_a_check_with_a_verdict_is_not_verified_in_part() -> None:
 def test_other_code_is_another_check() -> None:
     after = task(facets(verl="changed"), code="other")
     assert compared(task(facets()), after, outcome(), outcome()) is None
+
+
+@pytest.mark.parametrize("needs", [("another lock",), ()])
+def test_other_inputs_may_name_other_archives_for_the_parts_that_were_not_run(needs: tuple[str, ...]) -> None:
+    after = task(facets(verl="changed"), needs=needs)
+    assert compared(task(facets()), after, outcome(), outcome()) is None
+    assert judged(None, Status.NOT_RUN).blocks is Blocks.INCOMPLETE
 
 
 def test_a_patch_that_breaks_is_new_if_it_applied_on_the_base() -> None:
