@@ -32,11 +32,14 @@ CODES = {
 @click.option("--driver", help="Driver version. Default: that of this host.")
 @click.option("--python", help="Python version of the environment. Default: the newest that is possible.")
 @click.option(
+    "--arch", help="Machine architecture, such as x86_64. Default: of a host with NPUs, else aarch64."
+)
+@click.option(
     "--need",
     "needs",
     multiple=True,
     metavar="WHAT",
-    help="What the stack is for: grpo, gspo, vllm; a,b or repeated.",
+    help="What the stack is for: grpo, gspo, vllm, megatron; a,b or repeated.",
 )
 @click.option(
     "--device", type=click.Choice(["npu", "sim"]), help="Hardware, or the simulated device. Default: npu."
@@ -110,7 +113,7 @@ def _refuse_combinations(wanted: str | None, options: dict[str, Any]) -> None:
         raise click.UsageError("--add is for stacks of a host, without AXIS")
     if options["cell"] is not None and options["given"]:
         raise click.UsageError("--with needs AXIS without a value")
-    of_host = [name for name in ("soc", "cann", "driver", "python", "device") if options[name]]
+    of_host = [name for name in ("soc", "cann", "driver", "python", "arch", "device") if options[name]]
     if wanted is not None and (of_host or options["needs"]):
         name = of_host[0] if of_host else "need"
         raise InputError(

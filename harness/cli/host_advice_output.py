@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.devices.host.soc import build_family, is_driver_version
-from harness.errors import InputError, Location
+from harness.devices.host.host_inspection import HostReport
+from harness.devices.host.soc import FAMILIES, build_family, is_driver_version
+from harness.errors import InputError, Location, NothingSelectedError
 from harness.matrix.version_matrix import Matrix
 from harness.plan.feasibility.newest_versions import CheckProof
 from harness.plan.feasibility.stack_advice import Advice, AdviceRequest, RejectedStack, advise_stacks
+from harness.plan.keys.facets import NPU_HOST_ARCHITECTURE
 from harness.settings import Settings
 from harness.workspace.adoption.advised_stack import add_stack
 from harness.workspace.execution.host_advice import KnownStack, known_stacks, releases_on_index
@@ -22,6 +25,7 @@ MOST_REJECTED = 2
 MOST_NAMES = 6
 _AXES = ("verl", "vllm_ascend", "torch_npu", "cann", "soc", "device", "python")
 _DEFAULT_NEEDS = ("grpo", "vllm")
+_ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}
 
 
 def describe_stacks(
@@ -42,6 +46,7 @@ def describe_stacks(
             "cann": request.cann,
             "driver": driver or None,
             "python": request.python or None,
+            "arch": request.arch or None,
             "device": request.device,
         },
         "needs": list(request.needs),
@@ -98,10 +103,27 @@ def _request(matrix: Matrix, options: Mapping[str, Any]) -> tuple[AdviceRequest,
         **values,
         device=options["device"] or "npu",
         python=options["python"] or "",
+        arch=_arch(matrix, options, host),
         needs=tuple(dict.fromkeys(needs)) or _DEFAULT_NEEDS,
         conditions=conditions,
     )
     return request, options["driver"] or (host.driver if host else "")
+
+
+def _arch(matrix: Matrix, options: Mapping[str, Any], host: HostReport | None) -> str:
+    """The architecture if it is not that of stacks without this axis: as given, or of a host with NPUs."""
+    own = platform.machine() if host and host.soc and not (options["soc"] or options["cann"]) else ""
+    given = (options["arch"] or own).lower()
+    arch = _ARCHITECTURES.get(given, given)
+    if arch in ("", NPU_HOST_ARCHITECTURE) or options["device"] == "sim":
+        return ""
+    known = matrix.axes["arch"].values if "arch" in matrix.axes else {}
+    if arch not in known:
+        raise InputError(
+            f"--arch: {given!r} is no architecture that a stack of this matrix is for",
+            fix=f"one of: {', '.join(known) or NPU_HOST_ARCHITECTURE}",
+        )
+    return arch
 
 
 def _soc(matrix: Matrix, given: str) -> str:
@@ -110,13 +132,14 @@ def _soc(matrix: Matrix, given: str) -> str:
     family = given.lower() if given.lower() in known else build_family(given)
     if family in known:
         return family
-    of = (
-        f"{given} is of the family {family}, which"
-        if family
-        else f"{given!r} is no known chip or family, and"
-    )
+    if family or given.lower() in {name for _chips, name in FAMILIES}:
+        raise NothingSelectedError(
+            f"no stack: no published table and no stack of this matrix is for {family or given.lower()}",
+            why=f"it has stacks for {', '.join(known)}",
+            fix="add the family to the axis `soc` in matrix.yaml, and a stack with its source",
+        )
     raise InputError(
-        f"--soc: {of} no stack of this matrix is for",
+        f"--soc: {given!r} is no known chip or family",
         fix=f"one of: {', '.join(known)}, or a chip as npu-smi prints it, such as 910B3 or 910_9392",
     )
 
@@ -129,7 +152,8 @@ def _lines(
     commands: Sequence[Sequence[str]],
 ) -> Iterator[str]:
     yield (
-        f"for {request.soc}, CANN {request.cann}, driver {driver or 'not known'}, device {request.device}, "
+        f"for {request.soc}, CANN {request.cann}, driver {driver or 'not known'}, "
+        f"device {request.device}{f' on {request.arch}' if request.arch else ''}, "
         f"{', '.join(request.needs)}:"
     )
     if not known:
@@ -223,7 +247,8 @@ def _commands(one: KnownStack, again: Sequence[str], *, elsewhere: bool) -> list
 
 def _options(request: AdviceRequest, driver: str, options: Mapping[str, Any]) -> list[str]:
     """The options that give this advice again, also on another host."""
-    said = {"--soc": request.soc, "--cann": request.cann, "--driver": driver, "--python": request.python}
+    said = {"--soc": request.soc, "--cann": request.cann, "--driver": driver}
+    said |= {"--python": request.python, "--arch": request.arch}
     words = [word for option, value in said.items() if value for word in (option, value)]
     words += ["--need", ",".join(request.needs)] if options["needs"] else []
     words += ["--device", request.device] if request.device != "npu" else []

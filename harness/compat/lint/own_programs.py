@@ -22,8 +22,8 @@ RECIPES = "recipe"
 def with_own_programs(verl: Tree, scripts: Sequence[tuple[Path, LaunchScript]]) -> Tree:
     """The files of verl, of the programs that scripts start, and of the configurations that they name.
 
-    Programs and configurations are looked for in the folders above their script. Only Python and YAML files
-    are read, and no file of verl is replaced.
+    Programs and configurations are looked for in the folders above their script, inside its repository. Only
+    Python and YAML files are read, and no file of verl is replaced.
     """
     known = frozenset(verl.paths())
     found: dict[str, TreeFile | None] = {}
@@ -39,6 +39,14 @@ def with_own_programs(verl: Tree, scripts: Sequence[tuple[Path, LaunchScript]]) 
     return OverlayTree(base=verl, changes=found) if found else verl
 
 
+def _folders_above(script: Path) -> Iterator[Path]:
+    """The folders above a script, up to that of its repository: what lies beside it is of other projects."""
+    for folder in [*script.absolute().parents][:MAX_LEVELS]:
+        yield folder
+        if (folder / ".git").exists():
+            return
+
+
 def _named_configurations(job: JobSettings) -> Iterator[tuple[str, str]]:
     """The folders of configurations that a job names by a path of its host, and the configuration's name."""
     for option in FOLDER_OPTIONS:
@@ -51,7 +59,7 @@ def _configuration(script: Path, given: str, name: str) -> Iterator[tuple[str, T
     """The files of a folder whose path ends as the given one, which is known from the script's folders up."""
     parts = given.split("/")
     ends = ["/".join(parts[start:]) for start in range(len(parts))]
-    for folder in [*script.absolute().parents][:MAX_LEVELS]:
+    for folder in _folders_above(script):
         for end in ends:
             place = folder / end
             if not end or path_problem(end) or not place.is_dir() or place.is_symlink():
@@ -72,7 +80,7 @@ def _program_path(entry: str) -> str | None:
 def _beside(script: Path, program: str) -> Iterator[tuple[str, TreeFile]]:
     """The files of a program's folder, and of the folders below it."""
     inside = PurePosixPath(program)
-    for folder in [*script.absolute().parents][:MAX_LEVELS]:
+    for folder in _folders_above(script):
         for within in (inside, inside.relative_to(RECIPES) if inside.parts[0] == RECIPES else inside):
             if len(within.parts) > 1 and DirectoryTree(root=folder).mode(str(within)) in (
                 REGULAR,

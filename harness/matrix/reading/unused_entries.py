@@ -56,6 +56,10 @@ def _published(matrix: Matrix) -> Iterator[dict[str, Version]]:
             yield matrix.versions({name: fields[name] for name in listed})
 
 
+#: Axes that need no value: stacks that `advise` adds have an architecture if it is not the usual one.
+NOT_NEEDED = frozenset({"arch"})
+
+
 def _values(matrix: Matrix) -> Iterator[Problem]:
     combinations = [cell.axes for cell in matrix.all_cells]
     selections = [selection for profile in matrix.profiles.values() for selection in profile.select]
@@ -63,6 +67,8 @@ def _values(matrix: Matrix) -> Iterator[Problem]:
     used |= {(axis, value) for one in selections for axis, values in one.product.items() for value in values}
     axes_used = {axis for axis, _ in used}
     for axis in matrix.axes.values():
+        if axis.name in NOT_NEEDED and axis.name not in axes_used:
+            continue
         if axis.name not in axes_used:
             yield Problem(f"axis {axis.name!r} has no value in any cell", axis.where, fix="remove it")
             continue

@@ -1,9 +1,10 @@
 """The newest stacks for a host: combinations of published versions, judged by all rules of the matrix.
 
 A candidate is a release of verl with a release of vllm-ascend, or with a build of torch_npu if no vLLM is
-needed. Its other versions are those that the tables list for these two and for the CANN of the host. Nothing
-here comes from a profile. Which candidates a package index has, and what is known of them from outcomes, is
-looked up elsewhere.
+needed. Its other versions are those that the tables list for these two and for the CANN of the host. What
+tables list only as a branch, such as Megatron-core, has the version of a stack with the same verl. Nothing
+comes from a profile. Which candidates a package index has, and what is known of them from outcomes, is looked
+up elsewhere.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from harness.matrix.version_matrix import Matrix
 PYTHONS = tuple(f"3.{minor}" for minor in range(9, 15))
 #: The axes of a candidate, in the order in which they are shown.
 SHOWN = (
-    *("verl", "vllm_ascend", "vllm", "torch_npu", "torch", "triton_ascend", "transformers", "python"),
-    *("cann", "soc", "device"),
+    *("verl", "vllm_ascend", "vllm", "torch_npu", "torch", "triton_ascend", "transformers"),
+    *("megatron_core", "mindspeed", "mbridge", "python", "cann", "soc", "arch", "device"),
 )
+#: Axes whose versions tables list as branches or tags, in the order of their choice.
+BRANCHES = ("megatron_core", "mindspeed", "mbridge")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +52,22 @@ NEEDS: Mapping[str, Need] = {
     "gspo": Need(condition=("verl", ">=0.6.0"), source="verl-project/verl PR 2775, first in 0.6.0"),
     "verl": Need(),
     "vllm": Need(axes=("vllm", "vllm_ascend")),
+    "megatron": Need(axes=("verl", "megatron_core", "mindspeed")),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceRequest:
-    """The host and what it is for. python: "" for any. conditions: further versions that are asked for."""
+    """The host and what it is for. conditions: further versions that are asked for.
+
+    python: "" for any. arch: "" for that of cells without this axis.
+    """
 
     soc: str
     cann: str
     device: str = "npu"
     python: str = ""
+    arch: str = ""
     needs: tuple[str, ...] = ("grpo", "vllm")
     conditions: tuple[Condition, ...] = ()
 
@@ -110,7 +118,8 @@ class AdvisedStack:
     supported_by: the statements of published tables that it agrees with. departs_from: those that it does not
     agree with. overruled: documents that the metadata of a package contradicts, so that no installation can
     agree with both. unlisted: the rules that say that nobody published this combination. undocumented:
-    leading axes whose version no document describes.
+    leading axes whose version no document describes. not_pinned: (axis, what a document lists for it or
+    "", the document) for packages that the stack needs and no stack of the matrix pins.
     """
 
     axes: Mapping[str, Version]
@@ -119,6 +128,7 @@ class AdvisedStack:
     overruled: tuple[Statement, ...]
     unlisted: tuple[Violation, ...]
     undocumented: tuple[str, ...]
+    not_pinned: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def level(self) -> Publication:
@@ -183,6 +193,7 @@ class _Tables:
     def __init__(self, matrix: Matrix, on_index: Mapping[str, Sequence[Version]]) -> None:
         self._matrix, self._on_index = matrix, on_index
         self._rows: dict[tuple[str, Version], list[Statement]] = {}
+        self._branches: dict[tuple[str, Version, str], tuple[str, str]] = {}
         for table in matrix.published.values():
             if table.key in matrix.axes:
                 self._read(table)
@@ -201,6 +212,8 @@ class _Tables:
                 if axis == table.key or axis not in axes or not text:
                     continue
                 specifiers = published_specifiers(axes[axis].scheme, text)
+                if not specifiers:
+                    self._branches[table.key, key, axis] = (text, f"{table.source}, {table.date}")
                 if specifiers:
                     statements.append(
                         Statement(
@@ -225,6 +238,10 @@ class _Tables:
     def of(self, axis: str, version: Version) -> list[Statement]:
         """What the tables say for one version of their key."""
         return self._rows.get((axis, version), [])
+
+    def branch(self, axis: str, version: Version, of: str) -> tuple[str, str] | None:
+        """What a table lists for the axis `of`, if it is no version, and the document."""
+        return self._branches.get((axis, version, of))
 
     def listed(self, axis: str) -> list[Version]:
         """Every single version of an axis that a table names."""
@@ -272,8 +289,10 @@ def _complete(
 ) -> AdvisedStack | RejectedStack | None:
     """The stack with these leading versions; None if it is published for another CANN or SoC."""
     fixed: dict[str, Version] = {**chosen}
-    for axis, text in {"cann": request.cann, "soc": request.soc, "device": request.device}.items():
-        fixed[axis] = matrix.axes[axis].parse(text)
+    host = {"cann": request.cann, "soc": request.soc, "device": request.device, "arch": request.arch}
+    for axis, text in host.items():
+        if text:
+            fixed[axis] = matrix.axes[axis].parse(text)
     if not _fits_cann(tables, chosen, fixed["cann"]):
         return None
     statements = [one for axis, version in chosen.items() for one in tables.of(axis, version)]
@@ -289,6 +308,9 @@ def _complete(
                 statements += [one for one in tables.of(axis, version) if one.axis != "cann"]
         elif about or axis == "python":
             problems.append(f"no {axis} agrees with " + " and ".join(map(str, about)))
+    not_pinned = _add_branches(matrix, request, tables, fixed)
+    if "megatron_core" in request.axes and "megatron_core" not in fixed:
+        problems.append(f"no stack of the matrix says which megatron_core verl {chosen['verl']} has")
     if any(condition.holds(fixed) is False for condition in request.conditions):
         return None
     found = matrix.violations.of(fixed, ())
@@ -307,7 +329,34 @@ def _complete(
         overruled=tuple(overruled),
         undocumented=tuple(axis for axis in chosen if not tables.documented(axis, chosen[axis])),
         unlisted=tuple(one for one in found if one.kind is ViolationKind.UNLISTED),
+        not_pinned=not_pinned,
     )
+
+
+def _add_branches(
+    matrix: Matrix, request: AdviceRequest, tables: _Tables, fixed: dict[str, Version]
+) -> tuple[tuple[str, str, str], ...]:
+    """Add the versions that a stack with the same verl has of packages which tables list as branches.
+
+    Returns those that no stack pins, with what a table lists.
+    """
+    if not request.axes.intersection(BRANCHES):
+        return ()
+    verl = fixed["verl"]
+    alike = [
+        one
+        for one in matrix.stacks.values()
+        if "verl" in one.axes and verl.is_same(version := matrix.axes["verl"].parse(one.axes["verl"]))
+        if not version.ref
+    ]
+    left = []
+    for axis in (one for one in BRANCHES if one in matrix.axes):
+        known = next((one.axes[axis] for one in alike if axis in one.axes), None)
+        if known is not None:
+            fixed[axis] = matrix.axes[axis].parse(known)
+        elif axis in request.axes:
+            left.append((axis, *(tables.branch("verl", verl, axis) or ("", ""))))
+    return tuple(left)
 
 
 def _is_overruled(statement: Statement, others: Sequence[Statement]) -> bool:

@@ -60,9 +60,7 @@ def changed_parts(
     """
     parts = check.parts
     # The keys do not contain the code of the checks whose outcomes are inputs, such as `resolve`.
-    modified, unmodified = (
-        to_json([one.code_digest, one.params, one.needs]) for one in (after, before)
-    )
+    modified, unmodified = (to_json([one.code_digest, one.params, one.needs]) for one in (after, before))
     if parts is None or modified != unmodified:
         return None
     old, new = (

@@ -158,8 +158,17 @@ def _proof(matrix: Matrix, stack: AdvisedStack, proofs: Mapping[str, CellProof])
     return max(matching, key=lambda proof: sum(bool(one.status) for one in proof.checks), default=None)
 
 
+def _architecture(stack: AdvisedStack) -> str:
+    """The machine architecture of the hosts that the stack is for."""
+    if str(stack.axes["device"]) != "npu":
+        return platform.machine()
+    return str(stack.axes.get("arch", NPU_HOST_ARCHITECTURE))
+
+
 def _has_versions(matrix: Matrix, cell: Cell, stack: AdvisedStack) -> bool:
     leading = [axis for axis in _DECISIVE if axis in stack.axes]
+    if cell.device == "npu" and cell.axes.get("arch", NPU_HOST_ARCHITECTURE) != _architecture(stack):
+        return False
     return all(axis in cell.axes for axis in leading) and all(
         version.ref == "" and stack.axes[axis].is_same(version)
         for axis in stack.axes
@@ -203,6 +212,14 @@ def _risks(matrix: Matrix, stack: AdvisedStack, sources: PatchSources, driver: s
             f"metadata of a package requires {stack.axes[statement.axis].short}",
             mend=f"install {statement.axis} {stack.axes[statement.axis].short}",
             source=statement.source,
+        )
+    for axis, text, source in stack.not_pinned:
+        title, repository = matrix.axes[axis].title, matrix.axes[axis].repository
+        yield Risk(
+            what=f"the stack has no {title}, which Megatron on NPUs needs; "
+            + (f"a document lists {text}, which is no release" if text else "no document lists one"),
+            mend=f"pin a commit of it in the stack, as `{axis}: VERSION@COMMIT`: {repository}",
+            source=source,
         )
     for axis in stack.undocumented:
         yield Risk(
@@ -263,8 +280,7 @@ class AskedIndex:
         """
         found: dict[str, bool | None] = {}
         reasons: list[str] = []
-        npu = str(stack.axes["device"]) == "npu"
-        arch = NPU_HOST_ARCHITECTURE if npu else platform.machine()
+        arch = _architecture(stack)
         target = TargetPlatform(python=str(stack.axes["python"]), arch=arch)
         for name, version in stack.values.items():
             axis = matrix.axes[name]

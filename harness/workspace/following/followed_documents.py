@@ -56,6 +56,7 @@ def document_news(table: PublishedTable, axes: Mapping[str, Axis], clone: Reposi
     if listed is not None:
         for line in listed.rows:
             _read_line(table, axes, document, listed, line, found)
+        _read_documents_of_releases(table, axes, clone, found)
     return TableNews(
         table=table,
         rows=tuple(found.rows),
@@ -64,6 +65,31 @@ def document_news(table: PublishedTable, axes: Mapping[str, Axis], clone: Reposi
         revision=document.revision,
         date=document.date,
     )
+
+
+def _read_documents_of_releases(
+    table: PublishedTable, axes: Mapping[str, Axis], clone: Repository, found: Findings
+) -> None:
+    """Add the rows of releases that the newest document lacks and the document at their own tag has.
+
+    Documents of release branches are not always merged: that of a release candidate may be its only one.
+    """
+    source, axis = _followed(table), axes[table.key]
+    listed = {key_version(axis, row.value(table, table.key)) for row in found.rows}
+    for tag, text in _new_tags(table, axis, clone):
+        version = key_version(axis, text)
+        # A document of another form says nothing of the newest one.
+        unread = Findings()
+        document = _document(clone, axis, source.document, tag, unread) if version not in listed else None
+        its_table = (
+            _table_with(document, tuple(dict.fromkeys(source.headers.values())), unread) if document else None
+        )
+        if document is None or its_table is None:
+            continue
+        key = [name.casefold() for name in its_table.header].index(source.headers[table.key].casefold())
+        for line in its_table.rows:
+            if len(line.fields) > key and key_version(axis, line.fields[key]) == version:
+                _read_line(table, axes, document, its_table, line, found)
 
 
 def _followed(table: PublishedTable) -> FollowedSource:

@@ -57,6 +57,8 @@ class LintRequest:
         names = {name: new for new, name in moved.items() if path.is_dir() or new == path.name}
         with tempfile.TemporaryDirectory(prefix="npu-matrix-lint-") as folder:
             before = extract_revision(root, revision, Path(folder))
+            # Programs are not looked for above a folder that is a repository.
+            (Path(folder) / ".git").mkdir()
             # The folder of the new name need not exist in the revision.
             olds = [Path(os.path.normpath(before / name)) for name in names]
             if path.is_dir() or not olds:

@@ -310,7 +310,7 @@ def _scope(
         return _cause(entry) is SkipCause.PROFILE and not same
 
     files = changed.files if changed else ()
-    unread = unread_files(context.settings, files, (context.plan.record(), base.plan))
+    unread = unread_files(context.settings, files, context.plan.record(), base.plan)
     notes: tuple[str, ...] = ()
     if base.at and base.at.matrix:
         notes = matrix_changes(context.matrix, base.at.matrix, context.plan.profile)

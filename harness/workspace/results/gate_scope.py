@@ -37,8 +37,11 @@ EVIDENCE_SETTINGS = (
     "executor",
     "ray_address",
 )
-#: The files of a repository that decide how GitHub runs a gate.
-WORKFLOWS = (".github/", "action.yml", "action.yaml")
+#: The files of a repository that decide how GitHub runs a gate, and how other systems and pre-commit do.
+WORKFLOWS = (
+    *(".github/", "action.yml", "action.yaml", ".gitlab/", ".gitlab-ci", ".gitcode/", ".gitee/"),
+    *("Jenkinsfile", ".pre-commit-config.yaml"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +100,17 @@ def changed_evidence_settings(here: Settings, base: Settings) -> tuple[str, ...]
 
 
 def unread_files(
-    settings: Settings, changed: Collection[str], plans: Collection[PlanRecord]
+    settings: Settings, changed: Collection[str], here: PlanRecord, base: PlanRecord
 ) -> tuple[str, ...]:
-    """Those of the changed files (relative to the checkout) that no key of these plans reads, patches first.
+    """Those of the changed files (relative to the checkout) that no key of the change reads, patches first.
 
-    A deleted patch is read by the plan of the base. Symbolic links are followed, so that the file that has
-    the content counts.
+    A deleted patch is read by the plan of the base; one that is still here is not, if the change takes it out
+    of all cells. Symbolic links are followed, so that the file that has the content counts.
     """
     root = Path(os.path.realpath(settings.root))
-    read = {_inside(settings.root / file, root) for file in _inputs(settings, plans)}
+    read = {_inside(settings.root / file, root) for file in _inputs(settings, (here,))}
+    before = (str(file) for patch in _patches(base) for file in patch.files)
+    read |= {_inside(settings.root / file, root) for file in before if not (settings.root / file).exists()}
     unread = [file for file in changed if _inside(settings.root / file, root) not in read]
     # Reports show the first names only.
     return tuple(
@@ -231,6 +236,11 @@ class _PlannedPatch(NamedTuple):
     id: str
     file: PurePosixPath
 
+    @property
+    def files(self) -> tuple[PurePosixPath, PurePosixPath]:
+        """The patch, and its header where it has one."""
+        return self.file, self.file.parent / PATCH_HEADER
+
 
 def _patches(plan: PlanRecord) -> Iterator[_PlannedPatch]:
     """The selected patches in the keys of a plan."""
@@ -272,8 +282,7 @@ def _inputs(settings: Settings, plans: Collection[PlanRecord]) -> Iterator[str]:
         yield found.file
     for plan in plans:
         for patch in _patches(plan):
-            yield str(patch.file)
-            yield str(patch.file.parent / PATCH_HEADER)
+            yield from map(str, patch.files)
         if PACKAGE_ROOT.parent == settings.root:
             yield from map(_file_of_module, (name for name, _digest in plan.code.modules))
     if PACKAGE_ROOT.parent == settings.root:

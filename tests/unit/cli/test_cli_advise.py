@@ -152,7 +152,39 @@ def test_every_risk_says_what_to_do(elsewhere: Any) -> None:
         assert all(risk["do"] for risk in one["risks"]), one
 
 
-@pytest.mark.parametrize("soc", ["A2", "910B3", "Ascend910B2"])
+def test_megatron_has_its_versions_or_says_which_are_not_pinned(advise: Any) -> None:
+    _code, text = advise(*HOST, "--need", "megatron,gspo,vllm", "--most", "1", "--json")
+    [pinned] = json.loads(text)["stacks"]
+    assert pinned["axes"]["megatron_core"] == "0.12.1"
+    assert pinned["axes"]["mindspeed"] == "2.3.0@v2.3.0_core_r0.12.1"
+    assert not any("MindSpeed" in risk["what"] for risk in pinned["risks"])
+    host = ("--soc", "a3", "--cann", "9.0.0", "--no-index", "--with", "verl=0.9.0")
+    _code, text = advise(*host, "--need", "megatron,vllm", "--most", "1", "--json")
+    [branch] = json.loads(text)["stacks"]
+    [risk] = [one for one in branch["risks"] if "MindSpeed" in one["what"]]
+    assert "core_r0.16.0, which is no release" in risk["what"]
+    assert "`mindspeed: VERSION@COMMIT`" in risk["do"]
+    code, text = advise(
+        "--soc", "a2", "--cann", "8.1.RC1", "--no-index", "--need", "megatron", "--with", "verl=0.6.0"
+    )
+    assert (code, "no stack of the matrix says which megatron_core" in text) == (3, True)
+
+
+def test_a_host_of_another_architecture_has_stacks_of_its_own(elsewhere: Any, tmp_path: Path) -> None:
+    host = ("advise", "--soc", "910B2C", "--cann", "8.5.0", "--no-index", "--arch", "AMD64", "--most", "1")
+    code, text = elsewhere(*host, "--json")
+    report = json.loads(text)
+    assert (code, report["host"]["soc"], report["stacks"][0]["axes"]["arch"]) == (0, "a2", "x86_64")
+    assert report["stacks"][0]["cell"] is None
+    adding = shlex.split(report["stacks"][0]["commands"][0])
+    assert elsewhere(*adding[1:])[0] == 0
+    assert "arch: x86_64" in (tmp_path / "matrix.yaml").read_text()
+    assert elsewhere("matrix", "validate")[0] == 0
+    assert "arch" not in json.loads(elsewhere(*host[:7], "aarch64", "--json")[1])["stacks"][0]["axes"]
+    assert elsewhere(*host[:7], "sparc")[0] == 2
+
+
+@pytest.mark.parametrize("soc", ["A2", "910B3", "Ascend910B2", "910B2C"])
 def test_a_chip_is_its_family(elsewhere: Any, soc: str) -> None:
     code, text = elsewhere("advise", *FOREIGN, "--soc", soc, "--json")
     assert (code, json.loads(text)["host"]["soc"]) == (0, "a2")
@@ -160,7 +192,9 @@ def test_a_chip_is_its_family(elsewhere: Any, soc: str) -> None:
 
 def test_a_chip_without_stacks_and_a_driver_that_is_none_are_refused(advise: Any) -> None:
     code, text = advise("--soc", "Ascend310P3", "--cann", "8.5.0", "--no-index")
-    assert (code, "is of the family 310p" in text) == (2, True)
+    assert (code, "no stack of this matrix is for 310p" in text) == (3, True)
+    code, text = advise("--soc", "Ascend999", "--cann", "8.5.0", "--no-index")
+    assert (code, "is no known chip or family" in text) == (2, True)
     code, text = advise("--soc", "a2", "--cann", "8.5.0", "--driver", "banana", "--no-index")
     assert (code, "is not a driver version" in text) == (2, True)
 

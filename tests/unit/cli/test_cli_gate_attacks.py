@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -62,6 +63,18 @@ def test_a_replaced_commit_does_not_replace_the_base(checkout):
     checkout.commit()
     git(checkout.root, "replace", first, "change")
     assert checkout.gate("--base", first)[1]["changed"]
+
+
+def test_a_patch_that_the_change_takes_out_of_all_cells_and_breaks_is_not_looked_at(checkout):
+    git(checkout.root, "checkout", "-q", "-b", "change")
+    checkout.write(patch_of("something else", "b = 1"))
+    [header] = (checkout.root / "patches").rglob("PATCH")
+    header.write_text(re.sub(r"[>=<][>=<.,0-9]+", ">=99", header.read_text()))
+    (checkout.root / ".gitlab-ci.yml").write_text("x: 1\n")
+    checkout.commit()
+    scope = checkout.gate("--accept-removed", "patches")[2]["scope"]
+    assert scope["unread_files"][0].endswith("all.patch")
+    assert any(note.endswith("review .gitlab-ci.yml") for note in scope["notes"])
 
 
 def test_a_submodule_that_its_configuration_hides_is_a_changed_file(checkout):

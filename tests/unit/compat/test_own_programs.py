@@ -69,3 +69,14 @@ def test_files_of_verl_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("python3 -m verl.trainer.main_own trainer.other=1\n")
     result = lint_file(tmp_path / "run.sh", {"verl": "0.9.1"}, VERL)
     assert [one.rule for one in result.findings] == ["CONFIG-KEY"]
+
+
+def test_a_recipe_beside_the_repository_of_a_script_is_not_its_program(tmp_path: Path) -> None:
+    checkout(tmp_path / "recipe")
+    script = tmp_path / "plugin/scripts/run.sh"
+    script.parent.mkdir(parents=True)
+    (tmp_path / "plugin/.git").mkdir()
+    script.write_text(SCRIPT)
+    assert not [
+        one for one in lint_file(script, {"verl": "0.9.1"}, VERL).findings if one.rule == "CONFIG-KEY"
+    ]

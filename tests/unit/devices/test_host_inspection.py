@@ -148,6 +148,9 @@ def test_a_container_engine_counts_only_when_it_answers(tmp_path, monkeypatch, c
     [
         ("910B4-1", 1, "a2"),
         ("Ascend910B3", 1, "a2"),
+        ("910B2C", 1, "a2"),
+        ("Ascend310P3vir01", 1, "310p"),
+        ("910C", 1, ""),
         ("Ascend910", 2, "a3"),
         ("Ascend910_9391", 2, "a3"),
         ("910A", 1, "910"),

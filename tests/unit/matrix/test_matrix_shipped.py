@@ -122,7 +122,7 @@ def test_inconsistent_stacks_carry_what_is_known_against_them(name: str, constra
 def test_published_tables_are_complete() -> None:
     sizes = {name: len(table.rows) for name, table in MATRIX.published.items()}
     assert sizes == {
-        "vllm-ascend": 36,
+        "vllm-ascend": 37,
         "torch-npu": 26,
         "torch-python": 9,
         "vllm-ascend-metadata": 49,
@@ -133,7 +133,7 @@ def test_published_tables_are_complete() -> None:
         "verl-dockerfiles": 18,
         "mindspeed-rl-docs": 2,
         "cann-images": 12,
-        "verl-quickstart": 8,
+        "verl-quickstart": 10,
         "verl-quickstart-pages": 4,
     }
     assert MATRIX.published["torch-npu"].column("cann")["2.7.1.post2"] == "8.5.0"

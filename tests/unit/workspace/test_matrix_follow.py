@@ -167,6 +167,26 @@ def test_new_rows_become_rows_a_stack_and_a_migration(checkout: Path) -> None:
     assert not matrix.migrations
 
 
+def test_a_row_that_only_the_document_of_its_own_release_has_is_found(checkout: Path) -> None:
+    """A document of a release branch is not always merged."""
+    plugin = checkout.parent / "mirrors/a/plugin"
+    matrix = checkout / "matrix.yaml"
+    matrix.write_text(matrix.read_text().replace('a/plugin", source', 'a/plugin", tag: "v{version}", source'))
+    change(checkout, "| v0.24.0rc1 |", "| v0.25.0rc1 |")
+    git(plugin, "tag", "v0.25.0rc1", "HEAD")
+    git(plugin, "tag", "v0.24.0rc1", "HEAD^")
+    change(
+        checkout,
+        "| v0.25.0rc1 | v0.24.0 | >= 3.10, < 3.13 | CANN 9.1.0 |",
+        "| v0.25.0rc1 | v0.24.0 | >= 3.9 | 9.2.0 |",
+    )
+    assert run("matrix", "follow", "--write", "--only", "plugins") == EXIT_OK
+    rows = {row[0]: row for row in load_matrix(matrix).published["plugins"].rows}
+    assert rows["0.25.0rc1"][2:4] == (">=3.9", "9.2.0")
+    assert rows["0.24.0rc1"][2:4] == (">=3.10,<3.13", "9.1.0")
+    assert set(rows) == {"0.25.0rc1", "0.24.0rc1", "0.23.0", "0.22.0", "0.21.0"}
+
+
 def test_a_release_without_a_guide_becomes_a_migration_of_the_newest_stack(checkout: Path) -> None:
     git(checkout.parent / "mirrors/a/trainer", "tag", "-d", "v0.9.0")
     assert run("matrix", "follow", "--write") == EXIT_OK
