@@ -84,7 +84,8 @@ class JobSettings:
             where=where,
             overrides=overrides,
             env={
-                name: ScriptValue(text=str(text), where=where) for name, text in facet.get("env", {}).items()
+                name: ScriptValue(text=str(text), where=where, unknown=_unresolved_variable(str(text)))
+                for name, text in facet.get("env", {}).items()
             },
             entry=entry,
             arguments=tuple(arguments),
