@@ -18,7 +18,9 @@ from harness.compat.inspection.environments import (
 )
 from harness.compat.inspection.image_archive import image_installation, read_image
 from harness.compat.inspection.package_lists import MAX_BYTES, read_list
-from harness.compat.inspection.stated_packages import Inventory, SourceKind
+from harness.compat.inspection.stated_packages import Inventory, SourceKind, public_version
+from harness.compat.knowledge.pack_at_hand import shipped_pack
+from harness.compat.knowledge.surface_pack import SurfacePack
 from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.devices.host.soc import driver_misfit
 from harness.errors import HarnessError, InputError, Location, NothingSelectedError
@@ -126,6 +128,8 @@ def inspect_source(
         left.append("files and shared libraries (--no-files)")
     else:
         left.append("files and shared libraries: a list of versions has none")
+        stated = released_distributions(shipped_pack().pack, inventory, matrix)
+        problems += requirement_problems(stated, request, ask_index=options.change)
     try:
         entries = check_combinations(settings, [cell])[cell.id]
     except HarnessError as error:
@@ -180,6 +184,28 @@ def _others(inventory: Inventory, matrix: Matrix) -> list[str]:
         for name in sorted(compared - known)
         if name in inventory.packages
     ]
+
+
+def released_distributions(
+    pack: SurfacePack | None, inventory: Inventory, matrix: Matrix
+) -> list[Distribution]:
+    """The packages of a list. Those that are no axis require what their release in the pack does.
+
+    Only requirements of one release (`torchvision` of its `torch`) count, because such packages were built
+    for it; of the others a list does not tell what is yielded. What is not in the list is not missing.
+    """
+    axes = {normal_package(axis.package) for axis in matrix.axes.values() if axis.package}
+    found = []
+    for name, one in inventory.packages.items():
+        release = pack.release(name, public_version(one.version)) if pack and name not in axes else None
+        requires = tuple(
+            str(requirement)
+            for requirement in (release.requirements if release else ())
+            if normal_package(requirement.name) in inventory.packages
+            and str(requirement.specifier).startswith("==")
+        )
+        found.append(Distribution(name=name, version=one.version, folder=Path(), requires=requires))
+    return found
 
 
 def _request(matrix: Matrix, cell: Cell, inventory: Inventory) -> ResolveRequest:

@@ -103,3 +103,11 @@ def test_an_unknown_axis() -> None:
 def test_source_and_interpreter_exclude_each_other(tmp_path: Path) -> None:
     result = inspect("torch==2.7.1\n", "--python", str(tmp_path))
     assert "exclude each other" in str(result.exception)
+
+
+@pytest.mark.parametrize(("torch", "code"), [("2.4.0", 1), ("2.5.1+cpu", 0)])
+def test_a_package_of_a_list_that_was_built_for_another_torch(torch: str, code: int) -> None:
+    text = f"torch=={torch}\ntorchvision==0.20.1\n"
+    result = inspect(text, "--with", "python=3.11", "--no-change")
+    assert result.return_value == code, result.output
+    assert ("torchvision 0.20.1 requires torch==2.5.1, but torch 2.4.0" in result.output) is bool(code)
