@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from harness.compat.lint.launch_script import MAX_JOBS, NoJobError, parse_script, read_script
 from harness.compat.lint.lint_check import lint_file, lint_folder
+from harness.compat.lint.shell import syntax_tree
 from harness.errors import InputError
 
 JOB = "python3 -m verl.trainer.main_ppo data.train_batch_size=8 "
@@ -310,3 +311,24 @@ def test_random_scripts_are_read_or_refused(script: str) -> None:
         parse_script(f"{script}\n{JOB}")
     except InputError as error:
         assert error.problems[0].where is not None  # noqa: PT017
+
+
+def test_a_parser_that_computes_without_end_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = tmp_path / "shfmt"
+    busy.write_text("#!/bin/sh\nwhile :; do :; done\n")
+    busy.chmod(0o755)
+    monkeypatch.setattr(syntax_tree, "_shfmt", lambda: str(busy))
+    with pytest.raises(InputError, match="cannot be parsed"):
+        syntax_tree.parse_bash("echo a\n", "run.sh")
+
+
+def test_a_parser_that_waits_for_a_busy_machine_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "shfmt"
+    slow.write_text(f'#!/bin/sh\nsleep 2\nexec {syntax_tree._shfmt()} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setattr(syntax_tree, "_shfmt", lambda: str(slow))
+    assert syntax_tree.parse_bash("echo a\n", "run.sh").children("Stmts")

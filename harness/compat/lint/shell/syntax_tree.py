@@ -11,8 +11,10 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -20,9 +22,13 @@ from pathlib import Path
 from harness.errors import InfrastructureError, InputError, Location
 from harness.serialisation import JsonValue
 
+if sys.platform == "linux":
+    import resource
+
 # verl's longest script has 14 KB. The tree of a script is up to 500 times as large as the script.
 MAX_SCRIPT_BYTES = 64 << 10
-PARSE_TIMEOUT_S = 1.5
+#: What shfmt may take. On a busy machine a script takes long and no more of the processor than elsewhere.
+PARSE_CPU_S, PARSE_WAIT_S = 1, 30 if sys.platform == "linux" else 1.5
 # Go's memory limit is soft; the limit of the script's size bounds the memory.
 _MESSAGE = re.compile(r"(?:<standard input>:)?(?P<line>\d+):(?P<column>\d+):(?P<why>[^\n]*)")
 # A key of an associative array with a point, which shfmt takes for arithmetic: `[trainer.nnodes]=2`.
@@ -177,20 +183,13 @@ def _parsed(script: ScriptText) -> tuple[dict[str, JsonValue], ScriptText]:
     """shfmt's tree, and the text as it was written for shfmt; InputError if shfmt refuses it."""
     refused: re.Match[str] | None = None
     for _ in range(MAX_REPAIRS):
-        done = subprocess.run(
-            [_shfmt(), "-ln", "bash", "--to-json"],
-            input=script.source,
-            capture_output=True,
-            timeout=PARSE_TIMEOUT_S,
-            env={**os.environ, **_ENVIRONMENT},
-            check=False,
-        )
+        done = _run_shfmt(script.source)
         if not done.returncode:
             tree: dict[str, JsonValue] = json.loads(done.stdout)
             return tree, script
         message = _MESSAGE.match(done.stderr.decode("utf-8", "replace"))
         if message is None:
-            # shfmt itself failed: it has no more memory.
+            # shfmt itself failed: it has no more memory, or no more time.
             raise MemoryError
         refused = message
         changed = _written_otherwise(script, message)
@@ -199,6 +198,23 @@ def _parsed(script: ScriptText) -> tuple[dict[str, JsonValue], ScriptText]:
         script = changed
     assert refused is not None
     raise _syntax_error(refused, script.file)
+
+
+def _run_shfmt(source: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run shfmt with a limit of the processor's time. TimeoutExpired where only waiting can be limited."""
+    command = [_shfmt(), "-ln", "bash", "--to-json"]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, **_ENVIRONMENT}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
+        if sys.platform == "linux":
+            with suppress(ProcessLookupError):
+                resource.prlimit(process.pid, resource.RLIMIT_CPU, (PARSE_CPU_S, PARSE_CPU_S))
+        try:
+            output, errors = process.communicate(source, timeout=PARSE_WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def _written_otherwise(script: ScriptText, message: re.Match[str]) -> ScriptText | None:
