@@ -66,9 +66,9 @@ def command(
     CANN and driver, in a mount namespace of its own: nothing outside is changed. The simulated device is in
     the place of CANN's libraries, so all evidence is simulated. Needs Linux, and root or user namespaces.
 
-    With `--engine docker`, a Docker daemon is started that sees the stand-in, which needs root. The image of
-    CANN is replaced by one with the same name: the CANN of the stand-in on --base-image (default: the image
-    of Python with the version that the cell needs).
+    With `--engine docker` or `podman`, a service of the engine is started that sees the stand-in and has a
+    store of its own, which needs root. The image of CANN is replaced by one with the same name: the CANN of
+    the stand-in on --base-image (default: the image of Python with the version that the cell needs).
 
     Exits with 4 if a cell stopped for a reason that is not a fact of the world, or a fault was not named.
     """

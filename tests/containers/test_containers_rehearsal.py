@@ -39,14 +39,20 @@ def report_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.timeout(1500)
-def test_a_cell_for_npus_is_rehearsed_in_an_image_of_cann(docker_host: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_a_cell_for_npus_is_rehearsed_in_an_image_of_cann(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """Its CANN is in the image, its driver on the host, and its evidence is simulated."""
+    if engine == "docker":
+        base, environ = BASE, {**os.environ, "DOCKER_HOST": request.getfixturevalue("docker_host")}
+    else:
+        base, environ = f"localhost/{BASE}", request.getfixturevalue("podman_environ")
     matrix = tmp_path / "matrix.yaml"
     matrix.write_text(MATRIX, "utf-8")
     argv = [sys.executable, "-m", "harness", "--matrix", str(matrix)]
-    argv += ["--engine", "docker", "--base-image", BASE, "rehearse", "--folder", str(tmp_path / "rehearsal")]
+    argv += ["--engine", engine, "--base-image", base, "rehearse", "--folder", str(tmp_path / "rehearsal")]
     argv += [word for check in CHECKS for word in ("--check", check)]
-    environ = {**os.environ, "DOCKER_HOST": docker_host}
     done = subprocess.run(argv, env=environ, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     found = report_of(tmp_path / "rehearsal")
@@ -54,5 +60,5 @@ def test_a_cell_for_npus_is_rehearsed_in_an_image_of_cann(docker_host: str, tmp_
         CHECKS, ("pass", "simulated")
     )
     container = found["environment"]["measurements"]["container"]
-    assert container["engine"] == "docker"
+    assert container["engine"] == engine
     assert container["base"] == "quay.io/ascend/cann:8.5.0-910b-ubuntu22.04-py3.11"

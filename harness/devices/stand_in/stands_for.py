@@ -96,12 +96,12 @@ REPLACED = (
         part=("container engine", "容器引擎"),
         stand_in=(
             (
-                "cells are virtual environments; with --engine docker, a Docker daemon that sees the "
+                "cells are virtual environments; with --engine docker or podman, a service that sees the "
                 "stand-in, and for CANN's image one of the same name with the stand-in's CANN on an image of "
                 "Python"
             ),
             (
-                "单元是虚拟环境；使用 --engine docker 时，启动一个能看到替身主机的 Docker 守护进程，"
+                "单元是虚拟环境；使用 --engine docker 或 podman 时，启动一个能看到替身主机的引擎服务，"
                 "并在 Python 镜像上加入替身的 CANN，用与 CANN 镜像相同的名字"
             ),
         ),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.errors import InfrastructureError
 
-CONNECT_SECONDS = 8.0
+CONNECT_SECONDS = 5.0
 ADDRESS = re.compile(r"(?:ray://)?\[?(?P<host>[^\[\]/]+?)\]?:(?P<port>\d{1,5})")
 # `ray start` writes the address of the cluster that it starts there; `ray.init("auto")` reads it.
 CURRENT_CLUSTER = Path("ray") / "ray_current_cluster"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -94,6 +95,9 @@ class RayExecutor:
     def __init__(
         self, artifacts: ArtifactStore, root: Path, remote: RemoteSite, address: str = "auto"
     ) -> None:
+        if importlib.util.find_spec("ray"):
+            # Importing Ray and copying the checkout take seconds.
+            require_listening(address)
         self._ray = _ray()
         self._artifacts = artifacts
         self._remote_jobs: dict[Any, _RemoteJob] = {}
@@ -371,7 +375,6 @@ def _addresses(context: Any) -> list[str]:
 
 
 def _connect(ray: Any, address: str, folder: Path) -> None:
-    require_listening(address)
     try:
         ray.init(
             address=address,

@@ -113,9 +113,10 @@ class Schedule:
 
     def discard_outdated_dependents(self, key: str) -> dict[str, str]:
         """Discard reused outcomes whose input was another outcome of this task; returns key -> reason."""
-        outcomes = {name: result.outcome for name, result in self._results.items()}
         outdated: dict[str, str] = {}
-        for other in self._dependents.get(key, ()):
+        dependents = self._dependents.get(key, ())
+        outcomes = {name: result.outcome for name, result in self._results.items()} if dependents else {}
+        for other in dependents:
             result = self._results.get(other)
             if result is not None and result.reused:
                 reason = changed_input_reason(self.plan.tasks[other], result.outcome, outcomes)

@@ -1,8 +1,8 @@
 """A container engine that sees a stand-in host, and stand-ins for the images of CANN.
 
-The daemon of this machine does not see the mounts of a stand-in host. Therefore a Docker daemon is started in
-a mount namespace with the same mounts, with a store of images of its own. Podman has one store for all its
-commands: a stand-in with the name of CANN's image would be taken for CANN by cells that are not rehearsed.
+The daemon of this machine does not see the mounts of a stand-in host. Therefore a daemon of Docker, or the
+service of Podman, is started in a mount namespace with the same mounts. It has a store of images of its own:
+in the usual one, cells that are not rehearsed would take a stand-in for the image of CANN whose name it has.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.devices.sim.runtime_build.stand_in_cann import ASCEND, write_cann
 from harness.devices.stand_in.enter_host import unshare_command
 from harness.devices.stand_in.host_tree import StandIn
 from harness.digest import digest_bytes, digest_json
-from harness.errors import HarnessError, InfrastructureError, InputError, Location
+from harness.errors import HarnessError, InfrastructureError, Location
 from harness.matrix.model.cell import Cell
 
 #: Long, because a daemon on a loaded machine can take minutes to start.
@@ -77,19 +77,13 @@ def engine_on_stand_in(
     """The variables with which commands on the stand-in host reach an engine that sees it and has the images.
 
     place: the folder of the stand-in host, which has been written. InfrastructureError without the engine, or
-    if an image that those of CANN are made from cannot be had. InputError for podman.
+    if an image that those of CANN are made from cannot be had.
     """
-    if name == "podman":
-        raise InputError(
-            "cells cannot be rehearsed with podman",
-            why="the stand-in for CANN would take the name of its image in the images of this user",
-            fix="rehearse with --engine docker or --engine venv",
-        )
-    if name != "docker":
+    if name not in _SERVICES:
         yield {}
         return
     with contextlib.ExitStack() as stack:
-        own = {"DOCKER_HOST": stack.enter_context(_daemon(place))}
+        own = {_SERVICES[name].variable: stack.enter_context(_service(name, place))}
         engine = open_engine(name, {**os.environ, **own})
         stack.callback(engine.close)
         for image in images:
@@ -98,46 +92,74 @@ def engine_on_stand_in(
         yield own
 
 
+def _dockerd(folder: Path, short: Path) -> list[str]:
+    argv = ["--host", f"unix://{short}/socket", "--data-root", str(folder / "data")]
+    argv += ["--exec-root", f"{short}/exec", "--pidfile", f"{short}/pid"]
+    # Cells have the network of the host or none, and no rule of its firewall must be changed.
+    return [*argv, "--bridge", "none", "--iptables=false", "--ip6tables=false"]
+
+
+def _podman(folder: Path, short: Path) -> list[str]:
+    # In containers, systemd is often not there to make control groups.
+    argv = ["--root", str(folder / "data"), "--runroot", f"{short}/run", "--cgroup-manager", "cgroupfs"]
+    return [*argv, "system", "service", "--time", "0", f"unix://{short}/socket"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Service:
+    """A service of an engine. arguments: (folder of its store, a short folder for its socket) -> argv.
+
+    variable: names its address to the engine's clients.
+    """
+
+    program: str
+    arguments: Callable[[Path, Path], list[str]]
+    variable: str
+
+
+_SERVICES = {
+    "docker": _Service(program="dockerd", arguments=_dockerd, variable="DOCKER_HOST"),
+    "podman": _Service(program="podman", arguments=_podman, variable="CONTAINER_HOST"),
+}
+
+
 @contextlib.contextmanager
-def _daemon(place: Path) -> Iterator[str]:
-    """The address of a Docker daemon on the stand-in host. Its images stay in the rehearsal's folder."""
-    program = shutil.which("dockerd", path=f"{os.environ.get('PATH', '')}{os.pathsep}{_SEARCH_PATH}")
+def _service(name: str, place: Path) -> Iterator[str]:
+    """The address of an engine's service on the stand-in host. Its images stay in the rehearsal's folder."""
+    service = _SERVICES[name]
+    program = shutil.which(service.program, path=f"{os.environ.get('PATH', '')}{os.pathsep}{_SEARCH_PATH}")
     if program is None or os.getuid() != 0:
         raise InfrastructureError(
-            "no Docker daemon can be started on a stand-in host",
-            why="there is no program dockerd" if program is None else "only root can start one",
-            fix="install Docker and run as root, or rehearse with --engine venv",
+            f"{name} cannot be started on a stand-in host",
+            why=f"there is no program {service.program}" if program is None else "only root can start it",
+            fix=f"install {name} and run as root, or rehearse with --engine venv",
         )
-    folder = place.parent.parent / "docker"
+    folder = place.parent.parent / name
     folder.mkdir(exist_ok=True)
     # A path of a socket has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="npu-matrix-daemon-") as short:
-        address = f"unix://{short}/docker.sock"
-        argv = [program, "--host", address, "--data-root", str(folder / "data")]
-        argv += ["--exec-root", f"{short}/exec", "--pidfile", f"{short}/pid"]
-        # Cells have the network of the host or none, and no rule of its firewall must be changed.
-        argv += ["--bridge", "none", "--iptables=false", "--ip6tables=false"]
-        log = folder / "log"
+        address, log = f"unix://{short}/socket", folder / "log"
+        argv = [program, *service.arguments(folder, Path(short))]
         with log.open("ab") as output:
             process = subprocess.Popen(unshare_command(place, argv), stdout=output, stderr=output)
         try:
-            _wait_for_daemon(address, process, log)
+            _wait_for_service(name, address, process, log)
             yield address
         finally:
             process.terminate()
             process.wait(_SECONDS_TO_STOP)
 
 
-def _wait_for_daemon(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for_service(name: str, address: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + _SECONDS_TO_START
     while True:
-        engine = open_engine("docker", {"DOCKER_HOST": address})
+        engine = open_engine(name, {**os.environ, _SERVICES[name].variable: address})
         try:
             engine.info()
         except HarnessError as error:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise InfrastructureError(
-                    "the Docker daemon of the stand-in host did not start",
+                    f"{name} did not start on the stand-in host",
                     where=Location(log),
                     why=log.read_text("utf-8", errors="replace")[-1000:].strip(),
                     fix="read its log, or rehearse with --engine venv",

@@ -12,9 +12,10 @@ import pytest
 from harness.devices.sim.runtime_build.stand_in_cann import STAND_IN, library_folder, write_cann
 from harness.devices.stand_in.host_shapes import SHAPES
 from harness.devices.stand_in.host_tree import StandIn
-from harness.errors import InfrastructureError, InputError
+from harness.errors import InfrastructureError
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.package import shipped_file
+from harness.workspace.execution import rehearsal_engine
 from harness.workspace.execution.rehearsal_engine import _cann_archive, cann_images, engine_on_stand_in
 
 HOST = StandIn(shape=SHAPES["a2"], cann="8.5.0")
@@ -60,7 +61,11 @@ def test_virtual_environments_need_no_engine(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_podman_is_refused_because_real_cells_would_use_the_stand_in(tmp_path: Path) -> None:
-    """Its images are those of all its commands, and a stand-in has the name of CANN's image."""
-    with pytest.raises(InputError, match="podman"), engine_on_stand_in("podman", tmp_path, HOST, (), print):
+@pytest.mark.parametrize(("engine", "program"), [("docker", "dockerd"), ("podman", "podman")])
+def test_an_engine_that_is_not_there_is_named(engine: str, program: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(rehearsal_engine.shutil, "which", lambda _name, **_path: None)
+    with (
+        pytest.raises(InfrastructureError, match=f"no program {program}"),
+        engine_on_stand_in(engine, tmp_path / "hosts/a2", HOST, (), print),
+    ):
         pass
