@@ -57,6 +57,7 @@ BENCHMARKS = (
     "static_checks",
     "ledger_damage",
     "ray_cluster",
+    "hardware_path",
     "device_faults",
     "first_report",
     "main_job",

@@ -2,9 +2,10 @@
 
 Two sets of commands run under coverage: `doctor`, `plan` and `run` for a cell on the simulated device, and
 the rehearsals of a cell on NPUs (`rehearse`, with `--faults` and with `--first-contact`). Code of the
-hardware path is every function that only the rehearsals enter, and every function that nothing enters, in modules of
-which only the rehearsals enter any. What both enter is not counted, nor are functions of modules that nothing
-enters. Programs inside cells are not traced. The lines that remain are in `hardware_path.json`, by function.
+hardware path is every function that only the rehearsals enter, and every function that nothing enters, in
+modules of which only the rehearsals enter any. What both enter is not counted, nor are functions of modules
+that nothing enters. Programs inside cells are not traced. The lines that remain are in `hardware_path.json`,
+by function.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def figures() -> Iterator[Figure]:
         raise CannotRunError("coverage is not installed", "pip install 'coverage>=7.10'")
     from coverage.python import PythonParser
 
-    functions = []
+    functions: list[Function] = []
     for file in sorted(PACKAGE_ROOT.rglob("*.py")):
         parser = PythonParser(filename=str(file))
         parser.parse_source()
