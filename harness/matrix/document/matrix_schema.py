@@ -473,7 +473,8 @@ class PatchPlaceEntry(MatrixEntry):
     files: list[Text] = Field(
         [],
         description="Only these files of the folder, for example where it has patches for several upstreams: "
-        "paths relative to the folder, `*` matches within a name. Default: all",
+        "paths relative to the folder, `*` matches within a name. They are applied in this order. "
+        "Default: all, in the order of their names",
     )
     strip: int = Field(
         1,

@@ -80,7 +80,7 @@ def import_patches(
 ) -> ImportedStack:
     """Read a stack. Without `layout` the format is detected. InputError if the folder has no patches.
 
-    files: globs of the files that count, which need not be all of the folder. strip: the number of leading
+    files: globs of the files that count, in the order in which they are applied. strip: the number of leading
     components that the paths in the patches have, where the layout does not say it for each of them.
     """
     if not folder.is_dir():
@@ -100,7 +100,9 @@ def import_patches(
     elif selected == QUILT:
         found, problems = _quilt(folder)
     elif selected == PLAIN:
-        chosen = [file for file in patch_files(folder) if is_named(file, folder, files)]
+        every = patch_files(folder)
+        chosen = [one for glob in files for one in every if is_named(one, folder, [glob])] if files else every
+        chosen = list(dict.fromkeys(chosen))
         found, problems = [_read(file, "", "", folder) for file in chosen], []
     else:
         raise InputError(f"unknown layout {selected!r}", fix=f"one of {', '.join(LAYOUTS)}")

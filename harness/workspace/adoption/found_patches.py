@@ -23,6 +23,9 @@ _PLUGIN_PATCH = re.compile(r"(?:(?P<top>.+)/)?patch/[^/]+/[^/]+/[^/]+\.patch")
 #: Import name -> axis, where they differ.
 _IMPORTS = {"megatron": "megatron_core"}
 _MAX_BYTES = 4 << 20
+#: A command that applies patches, and the names of the files that it names, without their folders.
+_APPLIES = re.compile(r"\s*(?!#).*(?:\bgit\s+(?:-\S+\s+\S+\s+)*(?:apply|am)\b|\bpatch\s)")
+_APPLIED = re.compile(r"(?:^|[\s/\"'=<])([^\s/\"'<>|;&$*]+\.(?:patch|diff))(?=[\s\"';&|)]|$)")
 #: Folders and words in names of files that are for other hardware than NPUs.
 _OTHER_HARDWARE = re.compile(r"cuda|cu\d+|nvidia|gpu|rocm|amd|xpu|hpu|tpu|musa|mlu|.*cambricon.*")
 #: Folders beside the package in the repositories of Python projects.
@@ -84,6 +87,7 @@ def find_patches(
     ]
     # A patch changes sources: not the interpreter, although a folder of a project can be named `python`.
     sources = {name: axis for name, axis in axes.items() if axis.package}
+    scripts = _applied_by_scripts(root, files)
     plain: dict[str, list[str]] = {}
     for (folder, layout), inside in _by_layout(names, files).items():
         if layout in {PLUGIN, RECIPE}:
@@ -97,16 +101,24 @@ def find_patches(
         targets = _targets(root, folder, inside, files, sources)
         for target in dict.fromkeys(targets.values()):
             mine = tuple(name for name in inside if targets[name] == target)
-            yield FoundPatches(
-                folder=folder,
-                layout="",
-                upstream=target.upstream,
-                files=mine,
-                version=target.version,
-                only=() if len(mine) == len(below) else _globs(folder, mine, below),
-                strip=target.strip,
-                reason=target.reason,
-            )
+            script, order = _order(folder, mine, scripts) if target.upstream else ("", ())
+            direct = tuple(name for name in mine if str(PurePosixPath(name).parent) == folder)
+            unused = tuple(name for name in direct if order and name not in order)
+            # Folders for versions below this one are not for the version that the script installs.
+            rest = tuple(name for name in mine if name not in (*order, *unused))
+            why = f"{script} applies others of this folder, but not these"
+            for group, reason in ((order, ""), (unused, why), (rest, target.reason)):
+                if group:
+                    yield FoundPatches(
+                        folder=folder,
+                        layout="",
+                        upstream=target.upstream,
+                        files=group,
+                        version=target.version,
+                        only=_globs(folder, group, below, ordered=bool(order)),
+                        strip=target.strip,
+                        reason=reason,
+                    )
 
 
 def with_versions(
@@ -273,10 +285,43 @@ def _named_version(name: str, axis: Axis) -> str:
     return in_folder[-1]["version"] if in_folder else in_name["version"] if in_name else ""
 
 
-def _globs(folder: str, mine: Sequence[str], below: Sequence[str]) -> tuple[str, ...]:
-    """Globs for these files of the folder and for none of the others below it."""
+def _applied_by_scripts(root: Path, files: Sequence[str]) -> dict[str, list[str]]:
+    """Shell script -> the names of the patch files that its commands apply, in their order."""
+    found = {}
+    for name in files:
+        if name.endswith(".sh"):
+            try:
+                text = (root / name).read_bytes()[:_MAX_BYTES].decode("utf-8", "replace")
+            except OSError:
+                continue
+            commands = (line for line in text.splitlines() if _APPLIES.match(line))
+            applied = [match[1] for line in commands for match in _APPLIED.finditer(line)]
+            if len(applied) > 1:
+                found[name] = list(dict.fromkeys(applied))
+    return found
+
+
+def _order(
+    folder: str, mine: Sequence[str], scripts: Mapping[str, Sequence[str]]
+) -> tuple[str, tuple[str, ...]]:
+    """The script that applies most of the files, and these files in its order; none if less than half."""
+    direct = {
+        PurePosixPath(name).name: name for name in mine if PurePosixPath(name).parent == PurePosixPath(folder)
+    }
+    orders = {
+        script: tuple(direct[name] for name in names if name in direct) for script, names in scripts.items()
+    }
+    script = max(sorted(orders), key=lambda one: len(orders[one]), default="")
+    order = orders.get(script, ())
+    return (script, order) if len(order) > 1 and 2 * len(order) >= len(direct) else ("", ())
+
+
+def _globs(folder: str, mine: Sequence[str], below: Sequence[str], *, ordered: bool) -> tuple[str, ...]:
+    """Globs for these files of the folder and for none of the others below it; none if these are all."""
+    if len(mine) == len(below) and not ordered:
+        return ()
     relative = [PurePosixPath(name).relative_to(folder) for name in mine]
     direct = [PurePosixPath(name) for name in below if PurePosixPath(name).parent == PurePosixPath(folder)]
-    if len(relative) == len(direct) and all(len(path.parts) == 1 for path in relative):
+    if not ordered and len(relative) == len(direct) and all(len(path.parts) == 1 for path in relative):
         return tuple(sorted({f"*{path.suffix}" for path in relative}))
     return tuple(glob.escape(str(path)) for path in relative)

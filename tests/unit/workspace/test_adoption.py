@@ -177,6 +177,31 @@ def test_quilt_and_format_patch_folders_are_found_by_what_they_change(tmp_path: 
     assert "p0: 1 files, patches of verl, paths for -p0" in done.output
 
 
+def test_a_script_that_applies_patches_gives_their_order(tmp_path: Path) -> None:
+    names = ("b-first.patch", "a-second.patch", "c-old.patch", "v0.8.0/d.patch")
+    applied = 'git apply --whitespace=nowarn "$ROOT/b-first.patch"\n  patch -p1 < ${ROOT}/a-second.patch\n'
+    root = write(
+        tmp_path,
+        {
+            **{f"deep/patches/{name}": f"{name}\n{PATCH.format('verl')}" for name in names},
+            "tools/install.sh": f"cd ./verl\ngit checkout tags/v0.6.1\n{applied}# git apply $ROOT/c-old.patch\n",
+        },
+    )
+    found = [one for one in matrix_of(root).patch_places if not one.is_included]
+    assert [(one.files, bool(one.left_out)) for one in found] == [
+        (("b-first.patch", "a-second.patch"), False),
+        (("c-old.patch",), True),
+        (("v0.8.0/d.patch",), False),
+    ]
+    assert "tools/install.sh applies others" in found[1].left_out
+    matrix = load_matrix(root / "matrix.yaml")
+    sources = patch_sources(load_settings({}, {}, root), matrix)
+    assert [one.id for one in sources.select("verl", {"verl": "0.6.1"})] == [
+        "verl/b-first",
+        "verl/a-second",
+    ]
+
+
 SOURCES = "rl/qwen3"
 
 
@@ -218,9 +243,9 @@ def test_paths_of_the_repository_that_patches_lie_in_are_removed(
     listed = patches(root, "list")
     assert listed.exit_code == 0, listed.output
     assert "of this repository: 2 patch files are in cells, 3 are left out" in listed.output
+    git(root, "init", "-q")
     write(root, {"new/fix.patch": PATCH.format("verl")})
     listed = patches(root, "list")
-    assert listed.exit_code == 1
     assert "NOT USED  new/fix.patch: no entry of the section `patches` names it" in listed.output
 
 
