@@ -38,6 +38,24 @@ def test_a_break_names_the_runs_and_the_input_that_changed(runs: Runs) -> None:
     assert turn.reason == "It is wrong."
 
 
+def test_the_commits_of_a_break_start_at_the_last_run_that_knew_its_commit(runs: Runs) -> None:
+    runs.go({"cell": "torch 0"}, {"cell": True}, revision="c" * 40)
+    runs.go({"cell": "torch 1"}, {"cell": True}, revision="a" * 40)
+    # A machine without a checkout.
+    good = runs.go({"cell": "torch 1"}, {"cell": True}, revision="")
+    runs.go({"cell": "torch 2"}, {"cell": False}, revision="b" * 40)
+    last = runs.go({"cell": "torch 2"}, {"cell": False})
+    (turn,) = turns(runs, "torch 2", last)
+    assert (turn.before.run_id, turn.before.revision) == (good, "a" * 40)
+
+
+def test_a_break_after_runs_that_knew_no_commit_has_none(runs: Runs) -> None:
+    runs.go({"cell": "torch 0"}, {"cell": True}, revision="c" * 40)
+    runs.go({"cell": "torch 1"}, {"cell": True}, revision="")
+    last = runs.go({"cell": "torch 2"}, {"cell": False}, revision="b" * 40)
+    assert [turn.before.revision for turn in turns(runs, "torch 2", last)] == [""]
+
+
 def test_a_failure_of_this_run_is_a_turn_too(runs: Runs) -> None:
     runs.go({"cell": "torch 1"}, {"cell": True})
     last = runs.go({"cell": "torch 2"}, {"cell": False})
