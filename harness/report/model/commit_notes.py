@@ -59,5 +59,9 @@ class CommitNotes:
 
 
 def own_revisions(turn: Turn) -> Revisions:
-    """The revisions of the runs before and after, without the `+` of changed files."""
-    return turn.before.revision.removesuffix("+"), turn.after.revision.removesuffix("+")
+    """The revisions of the runs before and after, without the `+` of changed files.
+
+    Of a run before that recorded none, it is that of the last run with the same inputs.
+    """
+    before = turn.before.revision or turn.before.known_at
+    return before.removesuffix("+"), turn.after.revision.removesuffix("+")

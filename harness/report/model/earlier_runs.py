@@ -256,7 +256,7 @@ class EarlierRuns:
             mark=after.mark if now is None else after.verdict.mark,
             reason=after.verdict.reason if after.verdict.status is not Status.PASS else before.verdict.reason,
             evidence=after.verdict.evidence,
-            before=self._with_revision(history, before),
+            before=self._last_run_before(history, before),
             after=self._run_of_turn(after),
             cause=turn_cause(earlier, attempts, difference, {old, new}),
             difference=difference or KeyDifference(),
@@ -280,7 +280,7 @@ class EarlierRuns:
         revision = revision_of(run) if run else ""
         return RunOfTurn(run_id=past.run_id, time=past.time, revision=revision, machine=past.machine)
 
-    def _with_revision(self, history: Sequence[HistoryEntry], past: HistoryEntry) -> RunOfTurn:
+    def _last_run_before(self, history: Sequence[HistoryEntry], past: HistoryEntry) -> RunOfTurn:
         """The run of the last verdict before a turn.
 
         Machines without a checkout record no revision. The inputs are then those of an earlier run with the
@@ -291,7 +291,7 @@ class EarlierRuns:
             return found
         same = (one for one in reversed(history) if one.verdict.key == past.verdict.key)
         revisions = (self._run_of_turn(one).revision for one in same if one.time <= past.time)
-        return replace(found, revision=next((revision for revision in revisions if revision), ""))
+        return replace(found, known_at=next((revision for revision in revisions if revision), ""))
 
     def _difference(self, before: HistoryEntry, after: HistoryEntry) -> KeyDifference | None:
         keys = (before.verdict.key, after.verdict.key)

@@ -37,12 +37,15 @@ class ChangedPart(str, enum.Enum):
 @dataclass(frozen=True, kw_only=True)
 class RunOfTurn:
     """A run before or after a turn. time: Unix seconds. revision: its commit. machine: where it was measured;
-    both "" if that is not recorded."""
+    both "" if that is not recorded. known_at: the commit of an earlier run with the same inputs, if this run
+    recorded none.
+    """
 
     run_id: str
     time: float
     revision: str = ""
     machine: str = ""
+    known_at: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import pytest
 from report_runs import HOUR, Runs
 
 from harness.report.model.changes import RunChangeKind
+from harness.report.model.commit_notes import own_revisions
 from harness.report.model.report_model import build_model
 from harness.report.model.turning_points import ChangedPart, Turn, TurnCause
 
@@ -46,14 +47,15 @@ def test_the_commits_of_a_break_start_at_the_last_run_that_knew_its_commit(runs:
     runs.go({"cell": "torch 2"}, {"cell": False}, revision="b" * 40)
     last = runs.go({"cell": "torch 2"}, {"cell": False})
     (turn,) = turns(runs, "torch 2", last)
-    assert (turn.before.run_id, turn.before.revision) == (good, "a" * 40)
+    assert (turn.before.run_id, turn.before.revision, turn.before.known_at) == (good, "", "a" * 40)
+    assert own_revisions(turn) == ("a" * 40, "b" * 40)
 
 
 def test_a_break_after_runs_that_knew_no_commit_has_none(runs: Runs) -> None:
     runs.go({"cell": "torch 0"}, {"cell": True}, revision="c" * 40)
     runs.go({"cell": "torch 1"}, {"cell": True}, revision="")
     last = runs.go({"cell": "torch 2"}, {"cell": False}, revision="b" * 40)
-    assert [turn.before.revision for turn in turns(runs, "torch 2", last)] == [""]
+    assert [turn.before.known_at for turn in turns(runs, "torch 2", last)] == [""]
 
 
 def test_a_failure_of_this_run_is_a_turn_too(runs: Runs) -> None:
