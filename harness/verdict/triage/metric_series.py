@@ -35,6 +35,7 @@ _VALIDATION = b"val-core/"
 # A step with a value that is not finite is always read.
 _NOT_FINITE = re.compile(rb"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)\b")
 MOST_STEPS = 10_000
+MOST_LINES_OF_STEP = 100
 
 
 @dataclass(kw_only=True)
@@ -46,6 +47,7 @@ class MetricSeries:
     lines: dict[int, int] = field(default_factory=dict)
     _last: tuple[bytes, int] | None = None
     _unnumbered: int = 0
+    _more: dict[int, int] = field(default_factory=dict)
 
     def read_line(self, raw: bytes, line: int) -> None:
         """Read a line that contains `training/global_step`. Only the first line of a step counts."""
@@ -77,7 +79,9 @@ class MetricSeries:
             step = found.step or self._unnumbered
             if step in self.lines:
                 # The metrics of one step can stand on several lines, each with its number.
-                self._add_values(step, found.metrics)
+                self._more[step] = self._more.get(step, 0) + 1
+                if self._more[step] < MOST_LINES_OF_STEP:
+                    self._add_values(step, found.metrics)
             else:
                 self._add(step, found.metrics, line + data.count(b"\n", 0, found.position))
 
