@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -124,17 +124,17 @@ def open_database(path: Path, *, read_only: bool = False) -> OpenedDatabase:
         if read_only and not path.is_file():
             raise InputError("there is no ledger here", where=Location(path), fix="name the file of a ledger")
         if read_only or (path.is_file() and not _is_writable(path)):
-            copy = Path(tempfile.mkdtemp(prefix="npu-matrix-ledger-"))
-            try:
+            with ExitStack() as unless_opened:
+                copy = Path(tempfile.mkdtemp(prefix="npu-matrix-ledger-"))
+                unless_opened.callback(shutil.rmtree, copy, ignore_errors=True)
                 opened = _open_writable(_copy_to(path, copy), had_content=had_content)
+                unless_opened.callback(opened.connection.close)
                 if read_only and opened.damage and opened.damage.salvaged.is_empty:
                     raise InputError(
                         "this file cannot be read as a ledger", where=Location(path), why=opened.damage.why
                     )
                 opened.connection.execute("PRAGMA query_only = ON")
-            except BaseException:
-                shutil.rmtree(copy, ignore_errors=True)
-                raise
+                unless_opened.pop_all()
             return replace(opened, copy=copy)
         path.parent.mkdir(parents=True, exist_ok=True)
         return _open_writable(path, had_content=had_content)

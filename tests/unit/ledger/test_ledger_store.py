@@ -665,8 +665,8 @@ def test_a_read_only_folder(as_nobody: Path) -> None:
     with Ledger.open(as_nobody) as ledger:
         assert ledger.get("key-0") is not None
         assert len(ledger.history(limit=1000)) == (199 if ledger.notices else 200)
-    with pytest.raises(InfrastructureError) as caught:
-        Ledger.open(as_nobody).record(outcome())
+    with Ledger.open(as_nobody) as ledger, pytest.raises(InfrastructureError) as caught:
+        ledger.record(outcome())
     assert "writable" in caught.value.problems[0].fix
 
 
