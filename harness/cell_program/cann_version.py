@@ -46,10 +46,15 @@ def cann_folders(environ: Mapping[str, str], ascend: Path) -> list[Path]:
     roots += recorded_folders(user) if user else []
     roots += [place / part for place in places[1:] for part in ROOTS]
     # Without links nothing says which version is used: the last one by its name.
-    roots += [
-        found for place in places for part in VERSION_FOLDERS for found in sorted(place.glob(part))[::-1]
-    ]
+    roots += [found for place in places for part in VERSION_FOLDERS for found in _newest_first(place, part)]
     return [root for root in roots if os.path.exists(root)]  # noqa: PTH110 - Path.exists raises without access
+
+
+def _newest_first(place: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(place.glob(pattern), reverse=True)
+    except OSError:
+        return []
 
 
 def recorded_folders(home: str) -> list[Path]:

@@ -14,10 +14,11 @@ from harness.report.pages.page_templates import resource
 
 #: The files with the Chinese of reasons and remedies, and of the texts of the shipped matrix.yaml.
 REASON_FILES = ("reasons.json", "matrix.json")
-_PART = re.compile(r"(\{(?:#|s|was|ID)?\})")
+_PART = re.compile(r"(\{(?:#|s|was|ID|name)?\})")
 _PARTS = {
     "{#}": "([0-9][0-9,]*)",
     "{ID}": "([A-Z][A-Z0-9-]+)",
+    "{name}": r"(\S+)",
     "{}": "(.+?)",
     "{s}": "s?",
     "{was}": "(?:was|were)",
@@ -123,7 +124,7 @@ def _words() -> _Words:
     texts = {english: chinese for english, chinese in reasons.items() if "{" not in english}
     # The form with the most words of its own comes first.
     forms = [(english, chinese) for english, chinese in reasons.items() if "{" in english]
-    forms.sort(key=lambda form: -len(form[0].replace("{}", "")))
+    forms.sort(key=lambda form: -len(_PART.sub("", form[0])))
     return _Words(
         texts={**pages["words"], **texts},
         forms=tuple(_Form.of(english, chinese) for english, chinese in [*pages["patterns"], *forms]),

@@ -30,6 +30,7 @@ REASONS: dict[str, str] = json.loads(resource("words", "reasons.json"))
 FORMS = {
     "{#}": r"(?:[0-9][0-9,]*|\{\})",
     "{ID}": r"[A-Z][A-Z0-9-]+",
+    "{name}": r"\S+",
     "{}": ".+?",
     "{s}": r"(?:s?|\{\})",
     "{was}": r"(?:was|were|\{\})",
@@ -71,7 +72,7 @@ def test_the_page_and_the_documentation_translate_alike() -> None:
 def test_patterns_use_every_part_of_the_text_once() -> None:
     for english, chinese in [*DATA["patterns"], *REASONS.items()]:
         places = re.findall(r"\{(\d)\}", chinese)
-        parts = len(re.findall(r"\{(?:#|ID)?\}", english))
+        parts = len(re.findall(r"\{(?:#|ID|name)?\}", english))
         assert sorted(places) == [str(place + 1) for place in range(parts)], english
 
 
@@ -125,7 +126,7 @@ def test_what_is_said_often_has_its_chinese(text: str) -> None:
 
 
 def _expression(english: str) -> re.Pattern[str]:
-    parts = re.split(r"(\{(?:#|s|was|ID)?\})", english)
+    parts = re.split(r"(\{(?:#|s|was|ID|name)?\})", english)
     return re.compile("".join(FORMS.get(part) or re.escape(part) for part in parts), re.DOTALL)
 
 
