@@ -53,6 +53,7 @@ from harness.workspace.results.gate_scope import (
     CheckoutChange,
     absent_submodules,
     change_of_checkout,
+    dropped_patches,
     gate_changes,
     import_problems,
     matrix_changes,
@@ -138,6 +139,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
     changed = change_of_checkout(context.settings, base.revision) if base.revision else None
     changes, places = _blame(context, base.plan)
     parts = _parts(plan, base, head, on_base)
+    scope = _scope(context, base, head_entries, changed, planned.index)
     return GateInputs(
         base_name=base.name,
         head=head,
@@ -161,9 +163,12 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
         changes=changes,
         places=places,
         problems=_problems(context, changed),
-        unverified=uncompared(context, base),
+        unverified=(
+            *uncompared(context, base),
+            *dropped_patches(context.settings, scope.unread_files, base.plan, options.accept_removed),
+        ),
         notices=(*plan.notices, *_verified_in_part(parts)),
-        scope=_scope(context, base, head_entries, changed, planned.index),
+        scope=scope,
         impacted_only=options.impacted_only,
         profile=plan.profile,
         options=context.settings.flags(*REPRODUCE_OPTIONS),

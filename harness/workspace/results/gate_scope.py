@@ -26,6 +26,7 @@ from harness.workspace.planning.open_plan import open_matrix
 
 #: The folder with the patch stacks of a checkout.
 PATCHES = "patches"
+CHECK_OF_PATCHES = "patches"
 #: The settings that decide where outcomes, and what they are compared with, come from.
 EVIDENCE_SETTINGS = (
     "state",
@@ -115,6 +116,24 @@ def unread_files(
     # Reports show the first names only.
     return tuple(
         sorted(unread, key=lambda file: (not file.endswith(PATCH_SUFFIXES), not _runs_gate(file), file))
+    )
+
+
+def dropped_patches(
+    settings: Settings, unread: Collection[str], base: PlanRecord, accept_removed: Collection[str]
+) -> tuple[str, ...]:
+    """A sentence about patches that the change modifies and also takes out of all cells: nothing tests them.
+
+    accept_removed: names of checks; with `patches` among them it is accepted.
+    """
+    before = {os.path.realpath(settings.root / patch.file) for patch in _patches(base)}
+    dropped = [file for file in unread if os.path.realpath(settings.root / file) in before]
+    if not dropped or CHECK_OF_PATCHES in accept_removed:
+        return ()
+    return (
+        f"not tested: {', '.join(dropped[:3])}{' and others' if len(dropped) > 3 else ''}, which the change "
+        "modifies and takes out of all cells. Delete the file, undo its changes, or leave it in a cell; if "
+        f"this is meant, --accept-removed {CHECK_OF_PATCHES}",
     )
 
 

@@ -72,7 +72,13 @@ def test_a_patch_that_the_change_takes_out_of_all_cells_and_breaks_is_not_looked
     header.write_text(re.sub(r"[>=<][>=<.,0-9]+", ">=99", header.read_text()))
     (checkout.root / ".gitlab-ci.yml").write_text("x: 1\n")
     checkout.commit()
-    scope = checkout.gate("--accept-removed", "patches")[2]["scope"]
+    code, _item, report = checkout.gate()
+    assert code != 0
+    [text] = report["unverified"]
+    assert "all.patch, which the change modifies and takes out of all cells" in text
+    accepted = checkout.gate("--accept-removed", "patches")[2]
+    assert accepted["unverified"] == []
+    scope = accepted["scope"]
     assert scope["unread_files"][0].endswith("all.patch")
     assert any(note.endswith("review .gitlab-ci.yml") for note in scope["notes"])
 

@@ -135,7 +135,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={R + "max_num_batched_tokens": 16384}),
     ),
     "LEN-UNCHUNKED": (
-        change(o={R + "enable_chunked_prefill": False, R + "max_model_len": 16384}),
+        change(
+            o={R + "enable_chunked_prefill": False, R + "max_model_len": 16384, R + "mode": "sync"},
+            v={"verl": "0.6.1"},
+        ),
         change(o={R + "max_model_len": 8192}),
     ),
     "LEN-MODEL": (change(o={R + "max_model_len": 1000}), change(o={R + "max_model_len": 1024})),
@@ -476,6 +479,13 @@ def test_the_nz_layout_matters_to_sleep_mode_and_to_float_weights(
         e={"VLLM_ASCEND_ENABLE_NZ": layout}, o={R + "free_cache_engine": sleeps}, v={"vllm_ascend": version}
     )
     assert ("NZ" in findings(job)) is reported
+
+
+@pytest.mark.parametrize("version", ["0.6.1", "0.7.0", "0.9.0"])
+def test_a_server_of_vllm_gets_no_option_that_is_false(version: str) -> None:
+    unchunked, _fixed = CASES["LEN-UNCHUNKED"]
+    server = change(o={R + "mode": "async", R + "max_model_len": 16384}, v={"verl": version})
+    assert "LEN-UNCHUNKED" not in findings(unchunked, server)
 
 
 @pytest.mark.parametrize(
