@@ -130,11 +130,12 @@ def dropped_patches(
     dropped = [file for file in unread if os.path.realpath(settings.root / file) in before]
     if not dropped or CHECK_OF_PATCHES in accept_removed:
         return ()
-    return (
-        f"not tested: {', '.join(dropped[:3])}{' and others' if len(dropped) > 3 else ''}, which the change "
-        "modifies and takes out of all cells. Delete the file, undo its changes, or leave it in a cell; if "
-        f"this is meant, --accept-removed {CHECK_OF_PATCHES}",
+    named = ", ".join(dropped[:3]) + (" and others" if len(dropped) > 3 else "")
+    text = (
+        f"not tested: {named}, which the change modifies and takes out of all cells. Delete the file, undo its "
+        f"changes, or leave it in a cell; if this is meant, --accept-removed {CHECK_OF_PATCHES}"
     )
+    return (text,)
 
 
 def gate_changes(unread: Collection[str]) -> tuple[str, ...]:
