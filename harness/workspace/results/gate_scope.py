@@ -132,8 +132,8 @@ def dropped_patches(
         return ()
     named = ", ".join(dropped[:3]) + (" and others" if len(dropped) > 3 else "")
     text = (
-        f"not tested: {named}, which the change modifies and takes out of all cells. Delete the file, undo its "
-        f"changes, or leave it in a cell; if this is meant, --accept-removed {CHECK_OF_PATCHES}"
+        f"not tested: {named}, which the change modifies and takes out of all cells. Delete the file, undo "
+        f"its changes, or leave it in a cell; if this is meant, --accept-removed {CHECK_OF_PATCHES}"
     )
     return (text,)
 
