@@ -103,19 +103,21 @@ def _request(matrix: Matrix, options: Mapping[str, Any]) -> tuple[AdviceRequest,
         **values,
         device=options["device"] or "npu",
         python=options["python"] or "",
-        arch=_arch(matrix, options, host),
+        arch=""
+        if options["device"] == "sim"
+        else _arch(matrix, options["arch"], None if options["soc"] or options["cann"] else host),
         needs=tuple(dict.fromkeys(needs)) or _DEFAULT_NEEDS,
         conditions=conditions,
     )
     return request, options["driver"] or (host.driver if host else "")
 
 
-def _arch(matrix: Matrix, options: Mapping[str, Any], host: HostReport | None) -> str:
+def _arch(matrix: Matrix, wanted: str, host: HostReport | None) -> str:
     """The architecture if it is not that of stacks without this axis: as given, or of a host with NPUs."""
-    own = platform.machine() if host and host.soc and not (options["soc"] or options["cann"]) else ""
-    given = (options["arch"] or own).lower()
+    own = platform.machine() if host and host.soc else ""
+    given = (wanted or own).lower()
     arch = _ARCHITECTURES.get(given, given)
-    if arch in ("", NPU_HOST_ARCHITECTURE) or options["device"] == "sim":
+    if arch in ("", NPU_HOST_ARCHITECTURE):
         return ""
     known = matrix.axes["arch"].values if "arch" in matrix.axes else {}
     if arch not in known:

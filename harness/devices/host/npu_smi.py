@@ -102,15 +102,13 @@ class NpuReport:
     """The parsed table.
 
     version: of the driver. silent: cards that are listed without details, because the driver lost them or the
-    table is cut off. numbered: whether the table has device numbers; without them `Chip.index` is the card
-    number.
+    table is cut off. Where the table has no device numbers, `Chip.index` is the card number.
     """
 
     version: str
     chips: tuple[Chip, ...]
     processes: tuple[CardProcess, ...]
     silent: tuple[int, ...] = ()
-    numbered: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,21 +125,21 @@ def parse_npu_smi(text: str) -> NpuReport:
     if version is None:
         raise _no_table(text)
     rows = [row for row in map(_cells, text.splitlines()) if row]
-    chips, silent, numbered = _chips(rows)
+    chips, silent = _chips(rows)
     return NpuReport(
         version=version.group(2),
         chips=chips,
         processes=_processes(rows),
         silent=silent,
-        numbered=numbered,
     )
 
 
 def _no_table(text: str) -> InfrastructureError:
-    for known in KNOWN_ERRORS:
-        if (match := re.search(known.text, text)) is not None:
-            why = f"npu-smi printed: {_line_of(text, match.start())}"
-            return InfrastructureError(known.what, why=why, fix=known.fix)
+    known = _known_error(text)
+    if known is not None:
+        error, start = known
+        why = f"npu-smi printed: {_line_of(text, start)}"
+        return InfrastructureError(error.what, why=why, fix=error.fix)
     return InfrastructureError(
         "npu-smi printed no table",
         why=f"no line with a version in: {_excerpt(text)}",
@@ -151,8 +149,14 @@ def _no_table(text: str) -> InfrastructureError:
 
 def cards_may_work(text: str) -> bool:
     """Whether programs may still use the cards of a host where npu-smi printed this instead of a table."""
-    known = (one for one in KNOWN_ERRORS if re.search(one.text, text))
-    return next((one.cards_may_work for one in known), False)
+    known = _known_error(ESCAPES.sub("", text))
+    return known is not None and known[0].cards_may_work
+
+
+def _known_error(text: str) -> tuple[KnownError, int] | None:
+    """The first known error that a text without escapes has, and its position."""
+    found = ((one, re.search(one.text, text)) for one in KNOWN_ERRORS)
+    return next(((one, match.start()) for one, match in found if match), None)
 
 
 def _cells(line: str) -> list[str]:
@@ -162,18 +166,16 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in stripped[1:-1].split("|")]
 
 
-def _chips(rows: Sequence[Sequence[str]]) -> tuple[tuple[Chip, ...], tuple[int, ...], bool]:
-    """The chips, the cards without details, and whether the table has device numbers."""
+def _chips(rows: Sequence[Sequence[str]]) -> tuple[tuple[Chip, ...], tuple[int, ...]]:
+    """The chips, and the cards without details."""
     chips: list[Chip] = []
     silent: list[int] = []
-    numbered = False
     head: _CardLine | None = None
     for row in rows:
         next_head = _head(row)
         numbers = None if head is None else _chip_numbers(row)
         if head is not None and numbers is not None:
             chip, device = numbers
-            numbered = numbered or device is not None
             index = head.card if device is None else device
             chips.append(Chip(card=head.card, chip=chip, index=index, name=head.name, health=head.health))
             head = None
@@ -181,7 +183,7 @@ def _chips(rows: Sequence[Sequence[str]]) -> tuple[tuple[Chip, ...], tuple[int, 
             silent += [head.card] if head else []
             head = next_head
     silent += [head.card] if head else []
-    return tuple(chips), tuple(dict.fromkeys(silent)), numbered
+    return tuple(chips), tuple(dict.fromkeys(silent))
 
 
 def _head(row: Sequence[str]) -> _CardLine | None:

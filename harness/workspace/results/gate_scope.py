@@ -110,8 +110,8 @@ def unread_files(
     """
     root = Path(os.path.realpath(settings.root))
     read = {_inside(settings.root / file, root) for file in _inputs(settings, (here,))}
-    before = (str(file) for patch in _patches(base) for file in patch.files)
-    read |= {_inside(settings.root / file, root) for file in before if not (settings.root / file).exists()}
+    before = [settings.root / file for patch in _patches(base) for file in patch.files]
+    read |= {_inside(file, root) for file in before if not file.exists()}
     unread = [file for file in changed if _inside(settings.root / file, root) not in read]
     # Reports show the first names only.
     return tuple(

@@ -20,7 +20,7 @@ def test_eight_a2_cards_of_one_chip_each():
     assert report.version == "23.0.3"
     assert numbers(report) == [(number, 0, number) for number in range(8)]
     assert {(chip.name, chip.healthy) for chip in report.chips} == {("910B2", True)}
-    assert (report.processes, report.silent, report.numbered) == ((), (), False)
+    assert (report.processes, report.silent) == ((), ())
 
 
 def test_only_ok_is_healthy():
@@ -45,7 +45,6 @@ def test_a_card_alone_in_a_container_keeps_its_number():
 def test_a3_cards_have_two_dies_with_physical_ids():
     report = parse_npu_smi(layouts.A3)
     assert numbers(report) == [(2, 0, 4), (2, 1, 5)]
-    assert report.numbered
     assert [(process.card, process.chip) for process in report.processes] == [(2, 0)]
 
 

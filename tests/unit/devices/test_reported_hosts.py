@@ -174,6 +174,11 @@ def test_a_driver_that_fails_leaves_no_usable_card_and_says_which_failure(host: 
     assert why_no_card(report) == report.npu_error != ""
 
 
+def test_colours_do_not_hide_that_only_npu_smi_fails(host: Host) -> None:
+    coloured = NO_BOARD.replace("board", "\x1b[31mboard\x1b[0m")
+    assert inspect_host(host(coloured, [0], code=1)).usable_chips == (0,)
+
+
 def test_two_families_on_the_bus_name_none(host: Host) -> None:
     view = host(NO_BOARD, [0], pci=("0xd802", "0xd500"))
     assert pci_family(view.root / "sys/bus/pci/devices") == ""

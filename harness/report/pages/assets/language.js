@@ -9,7 +9,8 @@ const makeLanguage = (data) => {
   const ATTRIBUTES = ["title", "aria-label", "placeholder"];
   // {#} is a number, {} any text, which is translated too, {ID} the name of a rule, {name} a text without blanks, {s} and {was} endings of a plural.
   const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
-  const expression = (english) => english.split(/(\{(?:#|s|was|ID|name)?\})/).map((part) => ({ "{#}": "([0-9][0-9,]*)", "{ID}": "([A-Z][A-Z0-9-]+)", "{name}": "(\\S+)", "{}": "(.+?)", "{s}": "s?", "{was}": "(?:was|were)" })[part] ?? escaped(part)).join("");
+  const PART = /(\{(?:#|s|was|ID|name)?\})/;
+  const expression = (english) => english.split(PART).map((part) => ({ "{#}": "([0-9][0-9,]*)", "{ID}": "([A-Z][A-Z0-9-]+)", "{name}": "(\\S+)", "{}": "(.+?)", "{s}": "s?", "{was}": "(?:was|were)" })[part] ?? escaped(part)).join("");
   // A search for the beginning is much faster than for the whole, and few texts begin alike.
   const pattern = ([english, chinese]) => [english.slice(0, english.search(/\{|$/)), new RegExp(`^${expression(english)}$`, "s"), chinese];
   const words = new Map(Object.entries(data.words));
@@ -98,7 +99,7 @@ const makeLanguage = (data) => {
       const forms = Object.entries(window.NPU_MATRIX_REASONS);
       for (const [english, form] of forms) if (!english.includes("{")) words.set(english, form);
       // The form with the most words of its own comes first.
-      const literal = ([english]) => english.replace(/\{(?:#|s|was|ID|name)?\}/g, "").length;
+      const literal = ([english]) => english.split(PART).filter((_, place) => place % 2 === 0).join("").length;
       patterns.push(...forms.filter(([english]) => english.includes("{")).sort((a, b) => literal(b) - literal(a)).map(pattern));
       known.clear();
       if (chinese) done();
