@@ -140,13 +140,15 @@ JOBS = {
 }
 
 
-def test_public_parts_of_json_and_of_a_list_are_no_secrets() -> None:
+def test_public_parts_of_json_and_of_a_list_are_no_secrets(tmp_path: Path) -> None:
     cells = "verl-0-9-0-d2e0b61347f7 verl-0-8-0-87615c0bc83e"
-    environ = {"MATRIX": json.dumps(JOBS), "CELLS": cells}
+    # The files of the user who runs the tests may hold secrets of their own.
+    home = {"HOME": str(tmp_path)}
+    environ = home | {"MATRIX": json.dumps(JOBS), "CELLS": cells}
     assert set(cells.split()) <= secret_values(environ)
     public = json.dumps(cells.split())
     assert secret_values(environ, public) == {json.dumps(JOBS)}
-    assert secret_values({"CELLS": cells}, public) == frozenset()
+    assert secret_values(home | {"CELLS": cells}, public) == frozenset()
 
 
 def test_what_calls_itself_a_credential_stays_secret_where_everything_is_public() -> None:
