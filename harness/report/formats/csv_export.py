@@ -10,7 +10,8 @@ from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import as_bytes, clip, iso, visible
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: What a spreadsheet takes for the beginning of a formula.
+FORMULA = frozenset("=+-@\t\r")
 REASON = 400
 HEAD = ("cell", "title", "stack", "device", "recipe")
 TAIL = (
@@ -91,11 +92,11 @@ def _verdict(model: ReportModel, result: ReportResult) -> list[str]:
 def _safe(texts: list[str]) -> list[str]:
     """The texts as cells. Most rows have nothing to make safe, which one look at all their texts shows."""
     whole = "".join(texts)
-    if len(whole) <= REASON and whole.isprintable() and not any(text.startswith(FORMULA) for text in texts):
+    if len(whole) <= REASON and whole.isprintable() and FORMULA.isdisjoint([text[:1] for text in texts]):
         return texts
     return list(map(_cell, texts))
 
 
 def _cell(text: str) -> str:
     safe = visible(clip(text, REASON))
-    return f"'{safe}" if safe.startswith(FORMULA) else safe
+    return f"'{safe}" if safe[:1] in FORMULA else safe

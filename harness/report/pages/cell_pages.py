@@ -92,6 +92,8 @@ class CellPages:
         self._parts: dict[tuple[object, ...], str] = {}
         #: Name of a macro, and what it shows besides texts -> the HTML around them, and the index of each.
         self._forms: dict[tuple[object, ...], list[str | int]] = {}
+        #: Name of a macro, and what it shows besides one text -> the HTML between the places of that text.
+        self._frames: dict[tuple[object, ...], list[str]] = {}
         #: What decides how the history of a check is shown -> the rendered part.
         self._histories: dict[tuple[object, ...], str] = {}
 
@@ -202,7 +204,10 @@ class CellPages:
         """A macro that shows one short text; "" without one."""
         if not text or len(text) > SHORT_TEXT:
             return self._macro(name, text, *others)
-        return self._filled(name, others, [printed(text)], *others)
+        frame = self._frames.get((name, others))
+        if frame is None:
+            frame = self._frames[name, others] = str(self._macros[name](PLACES[0], *others)).split(PLACES[0])
+        return printed(text).join(frame)
 
     def _measured(self, found: Sequence[Block]) -> str:
         """The measurements; in most sections they are plain facts."""

@@ -38,6 +38,8 @@ WITH_OWN_BLOCKS = (PatchesMeasured, LossMeasured, LintMeasured, SmokeMeasurement
 
 def figures(measurements: Mapping[str, JsonValue], check: str = "") -> tuple[Block, ...]:
     """The blocks for the measurements of `check`; those that decide the verdict come first."""
+    if not measurements:
+        return ()
     others = {name: value for name, value in measurements.items() if name != VERSION_FIELD}
     typed = typed_measurements(check, measurements) if measures(check, *WITH_OWN_BLOCKS) else None
     found: list[Block] = []

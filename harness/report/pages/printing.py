@@ -6,6 +6,7 @@ most of them repeated names and numbers, so that one cached function is much fas
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,8 @@ from harness.report.model.visible_text import clip, visible
 HARD_LIMIT = 20_000
 #: Longer texts are not cached, because they rarely repeat.
 MAX_CACHED = 120
+#: Texts that are the same as HTML: names, versions, digests, commands. Most texts of a large report are such.
+_SAFE = re.compile(r"[A-Za-z0-9 _./:=+,@()*%#-]{0,200}").fullmatch
 
 
 def finalize(value: Any) -> Any:
@@ -30,6 +33,8 @@ def finalize(value: Any) -> Any:
 def printed(value: Any) -> str:
     """`value` as HTML: Markup stays unchanged, everything else is escaped."""
     if type(value) is str:
+        if _SAFE(value):
+            return value
         return _cached(value) if len(value) <= MAX_CACHED else _escaped(value)
     return value if type(value) is Markup else str(escape(finalize(value)))
 

@@ -36,12 +36,13 @@ class LiveReport:
     def __init__(self, inputs: ReportInputs, folder: Path) -> None:
         self._folder = real_folder(folder)
         self._model = build_model(inputs)
+        # These objects live as long as the report, and so do its texts below. Searching them for garbage
+        # would double the time of an update.
+        gc.freeze()
         self._texts = render_report(self._model, folder)
         #: Of what updates have written; most badges and drafts stay the same.
         self._kept = KeptTexts()
         self._indices = {row.cell.id: index for index, row in enumerate(self._model.rows)}
-        # These objects live as long as the report; searching them for garbage would double the time of an
-        # update.
         gc.collect()
         gc.freeze()
 
