@@ -22,6 +22,7 @@ from harness.verdict.triage.derived.derived_signature import derive
 from harness.verdict.triage.derived.logged_versions import LoggedVersion, given_versions
 from harness.verdict.triage.error_lines import ERROR_LEVEL
 from harness.verdict.triage.job_end import STANDS_STILL, Ending, JobProgress
+from harness.verdict.triage.last_lines import suspicious_lines
 from harness.verdict.triage.log_scan import MANY, Match, Scan, scan
 from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.metric_triage import cause_with_settings, metric_matches
@@ -30,28 +31,6 @@ from harness.verdict.triage.stack_trace import LoggedFailure, innermost
 SCHEMA = {"name": "npu-matrix.triage", "version": 1}
 #: TensorBoard's event files have this in their names.
 EVENTS = "tfevents"
-# A count or a rate of errors that is zero.
-NONE_OF_THEM = r"(?![^:\uff1a=]{0,20}[:\uff1a=]\s*0(?:\.0*)?%?\s*(?:$|[,;\uff0c]))"
-# Lines that count as errors if neither a signature matches nor an exception is found.
-SUSPICIOUS = re.compile(
-    rf"(?:^|\s)(?:error|fatal|panic)\b{NONE_OF_THEM}[^:]{{0,40}}:"
-    r"|^\w+(?:Error|Exception|Interrupt)\b|(?:^|[\]>|):] ?)\W{0,4}value error, "
-    # Behind a prefix that is not known only what stands alone, or says what could not be done.
-    r"|[\]>|):] ?\w+(?:Error|Exception)\s*$|[\]>|):] ?failed to \w"
-    r"|^assert\b|^Exception in thread"
-    r"|\b(?:cannot import name|no module named|undefined symbol|unexpected keyword argument)\b"
-    r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted|can't open file)\b"
-    # make, pytest, ninja, the kernel's loader, Kubernetes, schedulers, shells that print a status.
-    r"|^make(?:\[\d+\])?: \*\*\* |\bbuild stopped\b"
-    rf"|^failed\b{NONE_OF_THEM}"
-    r"|\bexec format error\b|\bexec user process caused\b"
-    r"|\b(?:Err)?ImagePull(?:BackOff)?\b|\bback-?off\b|\bevicted\b|\breason\W{1,3}error\b"
-    r"|\b(?:status|state|phase|conclusion)\W{1,4}(?:failed|failure|error|aborted|crashed)\b"
-    r"|^(?:the )?(?:job|run|task|training|step|stage)\b.{0,80}\b(?:failed|crashed|did not succeed)\b"
-    r"|\b(?:rc|ret|return code|exit ?code|status)\s?[=:]\s?-?[1-9]\d{0,2}\s*$"
-    rf"|(?<!没有)(?<!无)(?:失败|错误|异常){NONE_OF_THEM}",
-    re.IGNORECASE,
-)
 # After the message of a native function of torch_npu, CANN's own report follows in several lines.
 NATIVE = re.compile(r"(?:NPU|HCCL) function error|NPU error, error code is|\w+\.(?:cpp|ts):\d{1,6}")
 NATIVE_LINES = 12
@@ -458,13 +437,8 @@ def _merged(group: list[Finding]) -> Finding:
 
 def _suspicious(found: Scan) -> list[Finding]:
     """The first of the last lines that looks like an error, if there is one."""
-    lines = [
-        (number, text) for number, text in found.tail if number > found.progress and SUSPICIOUS.search(text)
-    ]
-    if not lines:
-        return []
-    number, text = lines[0]
-    return [Finding(signature=None, text=text, line=number, count=len(lines))]
+    lines = suspicious_lines(found.tail, found.progress, ended=found.job.end >= found.progress > 0)
+    return [Finding(signature=None, text=lines[0][1], line=lines[0][0], count=len(lines))] if lines else []
 
 
 def _notes(found: Scan, findings: list[Finding], note: str) -> tuple[str, ...]:

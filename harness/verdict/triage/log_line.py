@@ -31,6 +31,9 @@ PREFIXES = (
     re.compile(r"\[(?:rank|default|local_rank)(?P<rank>\d{1,6})\]: ?"),
     # mpirun --tag-output: [1,3]<stderr>:
     re.compile(r"\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?"),
+    # A quotation in a thread, and the number that a viewer puts before a line.
+    re.compile(r"(?:> ?){1,4}"),
+    re.compile(r" {0,7}\d{1,7}(?:  |\t| \| )"),
     # docker compose: trainer-1  | text
     re.compile(r"(?P<service>[A-Za-z][\w.-]{0,60}) +\| "),
     # vLLM's formatter: ERROR 11-20 08:00:00 [core.py:708], and before 0.8 without the first bracket.
@@ -43,6 +46,8 @@ PREFIXES = (
     ),
 )
 PREFIX = re.compile("|".join(prefix.pattern for prefix in PREFIXES))
+#: The same for a line of bytes, without names of groups.
+PREFIX_OF_BYTES = re.sub(r"\?P<\w+>", "?:", PREFIX.pattern).encode()
 LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "C": "CRITICAL", "F": "FATAL"}
 # A level at the beginning of a line: `ERROR: text`, `[ERROR] text`, `name - ERROR - text`.
 LEVEL = re.compile(rf"(?:^|[\s\[:|-])(?P<level>{LEVELS})(?=[\s\]:|]|$)")

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from harness.verdict.triage.log_line import PREFIX_OF_BYTES
+
 #: A number as Python, numpy 2, torch or JSON writes it, without what is around it.
 NUMERAL = (
     rb"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI]nf(?:inity)?|INF(?:INITY)?)(?![A-Za-z_])"
@@ -22,7 +24,7 @@ _NUMBER = OPENED + NUMERAL
 _MARKS = (b"actor/", b"critic/", b"grad_norm", b"grad norm", b"train/loss", b"rollout_probs_diff")
 _MARK = re.compile(b"|".join(map(re.escape, _MARKS)))
 _ANSI = re.compile(rb"\x1b\[[\d;]{0,20}m")
-_EDGE = rb"(?:\([^)\n]{1,90}\) ?|wandb: |[\s|\"'{\xe2\x94\x82\x83])*"
+_EDGE = rb"(?:" + PREFIX_OF_BYTES + rb"|\([^)\n]{1,90}\) ?|wandb: |[\s|\"'{\xe2\x94\x82\x83])*"
 _BETWEEN = rb"[\s|:=\xe2\x94\x82\x83]"
 _CLOSED = rb"[)\"']{0,2}(?:, device=[^)\n]{1,40}\))?[\s|,}\xe2\x94\x82\x83]*$"
 _PAIR = re.compile(

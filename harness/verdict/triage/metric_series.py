@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ class MetricSeries:
     _more: dict[int, int] = field(default_factory=dict)
 
     def read_line(self, raw: bytes, line: int) -> None:
-        """Read a line that contains `training/global_step`. Only the first line of a step counts."""
+        """Read a line with `training/global_step`. Of the lines of a step, the first finite values count."""
         step = step_of(raw)
         if step is None:
             return
@@ -92,14 +93,26 @@ class MetricSeries:
             self._add(step_of(raw) or 0, raw, line)
 
     def _add(self, step: int, raw: bytes, line: int) -> None:
-        if step in self.lines or len(self.lines) >= MOST_STEPS:
-            return
-        self.lines[step] = line
-        self._add_values(step, raw)
+        if step in self.lines:
+            # A job that was started again numbers its steps again.
+            self._add_not_finite(step, raw, line)
+        elif len(self.lines) < MOST_STEPS:
+            self.lines[step] = line
+            self._add_values(step, raw)
 
     def _add_values(self, step: int, raw: bytes) -> None:
         for name, value in metrics_on_line(without_ansi(raw), self.names).items():
             self.values.setdefault(name, {}).setdefault(step, value)
+
+    def _add_not_finite(self, step: int, raw: bytes, line: int) -> None:
+        """Values that are not finite count in every run of a log; of the other values, the first do."""
+        if not _NOT_FINITE.search(raw):
+            return
+        for name, value in metrics_on_line(without_ansi(raw), self.names).items():
+            known = self.values.setdefault(name, {})
+            if not math.isfinite(value) and math.isfinite(known.get(step, 0.0)):
+                known[step] = value
+                self.lines[step] = line
 
     def first_of(self, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
         """The first of these metrics that has values, with its values ordered by step."""

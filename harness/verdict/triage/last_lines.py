@@ -1,0 +1,82 @@
+"""Finds last lines of a log that read like a failure, where no signature or exception says what failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from harness.verdict.triage.stack_trace import normalised
+
+# A count or a rate of errors that is zero.
+NONE_OF_THEM = r"(?![^:\uff1a=]{0,20}[:\uff1a=]\s*0(?:\.0*)?%?\s*(?:$|[,;\uff0c]))"
+# Lines that count as errors wherever they are after the last progress.
+SUSPICIOUS = re.compile(
+    rf"(?:^|\s)(?:error|fatal|panic)\b{NONE_OF_THEM}[^:]{{0,40}}:"
+    r"|^\w+(?:Error|Exception|Interrupt)\b|(?:^|[\]>|):] ?)\W{0,4}value error, "
+    # Behind a prefix that is not known only what stands alone, or says what could not be done.
+    r"|[\]>|):] ?\w+(?:Error|Exception)\s*$|[\]>|):] ?failed to \w"
+    r"|^assert\b|^Exception in thread"
+    r"|\b(?:cannot import name|no module named|undefined symbol|unexpected keyword argument)\b"
+    r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted|can't open file)\b"
+    # make, pytest, ninja, the kernel's loader, Kubernetes, schedulers, shells that print a status.
+    r"|^make(?:\[\d+\])?: \*\*\* |\bbuild stopped\b"
+    rf"|^failed\b{NONE_OF_THEM}"
+    r"|\bexec format error\b|\bexec user process caused\b"
+    r"|\b(?:Err)?ImagePull(?:BackOff)?\b|\bback-?off\b|\bevicted\b|\breason\W{1,3}error\b"
+    r"|\b(?:status|state|phase|conclusion)\W{1,4}(?:failed|failure|error|aborted|crashed)\b"
+    r"|^(?:the )?(?:job|run|task|training|step|stage)\b.{0,80}\b(?:failed|crashed|did not succeed)\b"
+    r"|\b(?:rc|ret|return code|exit ?code|status)\s?[=:]\s?-?[1-9]\d{0,2}\s*$"
+    rf"|(?<!没有)(?<!无)(?:失败|错误|异常){NONE_OF_THEM}",
+    re.IGNORECASE,
+)
+#: How many lines of a log without progress may say why it ends.
+AT_THE_END = 5
+#: What programs say of a thing that did not work. A job that works says it too, in options, counts and
+#: conditions: there it is part of a longer name, has a value, or is denied.
+_FAILURE_WORDS = re.compile(
+    r"(?<![\w/.'\"=-])(?<!\bno )(?<!\bnot )(?<!\bwithout )(?<!^0 )(?<![,;:(=] 0 )(?<!\bif )"
+    r"(?<!\bany )(?<!\bfor )(?:can ?not|can't|could ?n[o']t|could not|unable|fail(?:s|ed|ures?)?|invalid|"
+    r"illegal|incompatible|"
+    r"unsupported|unsatisfiable|mismatch(?:ed|es)?|missing|refused|denied|rejected|time(?:d |-)?out|"
+    r"out ?of ?(?:memory|range|bounds)|corrupt(?:ed|ion)?|conflicts?|exceptions?|errors?|abort(?:ed|s)?|"
+    r"killed|terminated|dead(?:lock)?|died|crash(?:ed)?|overflow(?:ed)?|exceed(?:s|ed)|unexpected(?:ly)?|"
+    r"unknown|unrecognized|undefined|unresolved|unavailable|broken|stale|"
+    r"upgrade|requires? a (?:newer|different)|"
+    r"too (?:many|old|new|large|small|long|few|deep)|already in use|invalid pointer|"
+    r"(?:is|are|was|be|become|became) nan|nan (?:or|and|in|found|loss)|has no attribute|"
+    r"n(?:o|ot) (?:an?|such|matching|space|route|module|solution|device|npu|supported|available|visible|"
+    r"activated|defined|found|known|compatible|installed|permitted|allowed|match|exist|apply|fit|be)s?|"
+    r"is not|are not|does not|do not|must (?:be|not)|should be the same|but found|but you(?:'ll)? have|"
+    r"returned \d{1,3} exit status|exit status [1-9])"
+    # Not an option, a count or a metric.
+    r"(?![\w/'\"=-]|\.\w|\s?[:=]\s?(?:[-+\d.]+|true|false|none|null|\[|\{)\s*(?:$|[,;]))"
+    r"|\w(?:Error|Exception|OutOfMemory)\s*$|\bcore dumped\b"
+    r"|(?:无法|不支持|不存在|超时|缺少|未找到|找不到|被拒绝|崩溃|不匹配|不兼容)",
+    re.IGNORECASE,
+)
+
+
+def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: bool) -> list[tuple[int, str]]:
+    """The lines after the last progress that look like errors, with their numbers.
+
+    tail: the last lines of a log with their numbers, without citations, warnings and information. progress:
+    the line of the last progress, 0 if there is none. ended: whether the log says that the job ended well.
+    Then only what is certainly an error counts; else also a line that says that something did not work, if no
+    line before the last progress says the same. Where nothing shows progress, only the very last lines can.
+    """
+    last = max((number for number, _ in tail), default=0)
+    usual = {normalised(text) for number, text in tail if number <= progress}
+    return [
+        (number, text)
+        for number, text in tail
+        if number > progress
+        and (
+            SUSPICIOUS.search(text)
+            or (
+                not ended
+                and (progress or number > last - AT_THE_END)
+                and _FAILURE_WORDS.search(text)
+                and normalised(text) not in usual
+            )
+        )
+    ]
