@@ -32,6 +32,7 @@ BENCHMARKS = (
     "gate_speed",
     "flaky_policy",
     "log_triage",
+    "log_damage",
     "reported_stacks",
     "retrodiction",
     "junit_merge",

@@ -34,25 +34,25 @@ AT_THE_END = 5
 #: What programs say of a thing that did not work. A job that works says it too, in options, counts and
 #: conditions: there it is part of a longer name, has a value, or is denied.
 _FAILURE_WORDS = re.compile(
-    r"(?<![\w/.'\"=-])(?<!\bno )(?<!\bnot )(?<!\bwithout )(?<!^0 )(?<![,;:(=] 0 )(?<!\bif )"
-    r"(?<!\bany )(?<!\bfor )(?:can ?not|can't|could ?n[o']t|could not|unable|fail(?:s|ed|ures?)?|invalid|"
-    r"illegal|incompatible|"
+    r"(?<![\w/.'\"=:-])(?<!\bno )(?<!\bnot )(?<!\bwithout )(?<!\bif )(?<!\bany )(?<!\bfor )(?<!\bon )"
+    r"(?:can ?not|can't|could ?n[o']t|could not|unable|fail(?:s|ed|ures?)?|invalid|illegal|incompatible|"
     r"unsupported|unsatisfiable|mismatch(?:ed|es)?|missing|refused|denied|rejected|time(?:d |-)?out|"
     r"out ?of ?(?:memory|range|bounds)|corrupt(?:ed|ion)?|conflicts?|exceptions?|errors?|abort(?:ed|s)?|"
-    r"killed|terminated|dead(?:lock)?|died|crash(?:ed)?|overflow(?:ed)?|exceed(?:s|ed)|unexpected(?:ly)?|"
-    r"unknown|unrecognized|undefined|unresolved|unavailable|broken|stale|"
-    r"upgrade|requires? a (?:newer|different)|"
-    r"too (?:many|old|new|large|small|long|few|deep)|already in use|invalid pointer|"
-    r"(?:is|are|was|be|become|became) nan|nan (?:or|and|in|found|loss)|has no attribute|"
-    r"n(?:o|ot) (?:an?|such|matching|space|route|module|solution|device|npu|supported|available|visible|"
-    r"activated|defined|found|known|compatible|installed|permitted|allowed|match|exist|apply|fit|be)s?|"
-    r"is not|are not|does not|do not|must (?:be|not)|should be the same|but found|but you(?:'ll)? have|"
-    r"returned \d{1,3} exit status|exit status [1-9])"
+    r"killed|terminated|dead(?:lock)?|died|crash(?:ed)?|overflow(?:ed)?|unexpectedly|unknown|undefined|"
+    r"unrecognized|unresolved|unavailable|broken pipe|recursion depth exceeded|already in use|nan|"
+    r"upgrade your|too (?:many open|old|new)|stale file|has no attribute|but found|but you(?:'ll)? have|"
+    r"no (?:such|matching|space|route|module|solution|(?:npu )?devices?)|does not (?:exist|match|apply)|"
+    r"not (?:an? supported|supported|available|visible|activated|defined|found|compatible|installed)|"
+    r"requires? a (?:newer|different)|should be the same|exit status [1-9]|returned [1-9]\d{0,2} exit status)"
     # Not an option, a count or a metric.
     r"(?![\w/'\"=-]|\.\w|\s?[:=]\s?(?:[-+\d.]+|true|false|none|null|\[|\{)\s*(?:$|[,;]))"
-    r"|\w(?:Error|Exception|OutOfMemory)\s*$|\bcore dumped\b"
+    r"|\w(?:Error|Exception|OutOfMemory)\s*$|\bcore dumped\b|name or service not known|mismatched input"
     r"|(?:无法|不支持|不存在|超时|缺少|未找到|找不到|被拒绝|崩溃|不匹配|不兼容)",
     re.IGNORECASE,
+)
+# "0 of 128 samples failed", "no invalid samples".
+_NONE_FAILED = re.compile(
+    r"\b(?:0|no|none|zero)(?: of(?: the)? \d{1,9})?(?: \w{1,20}){0,2} (?:failed|errors?|invalid)\b"
 )
 
 
@@ -76,6 +76,7 @@ def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: b
                 not ended
                 and (progress or number > last - AT_THE_END)
                 and _FAILURE_WORDS.search(text)
+                and not _NONE_FAILED.search(text)
                 and normalised(text) not in usual
             )
         )

@@ -347,3 +347,20 @@ def test_of_a_long_run_the_first_steps_the_validations_and_the_last_are_kept():
     kept = scan_of(text).values["actor/ppo_kl"]
     assert {*range(1, 33), 777, 1000, 1003} <= set(kept)
     assert len(kept) < 150
+
+
+def test_a_value_that_is_not_finite_counts_in_a_job_that_was_started_again():
+    steps = "".join(f"step:{n} - actor/entropy:0.5 - training/global_step:{n}\n" for n in range(1, 9))
+    again = "step:1 - actor/entropy:nan - training/global_step:1\n"
+    assert triage_text(steps.encode()).is_clean
+    found = triage_text((steps + again).encode())
+    assert found.root is not None
+    assert found.root.line == 9
+
+
+@pytest.mark.parametrize("prefix", ["2026-11-20T08:00:00.123456789Z ", "[rank0]: ", "> ", "    7  "])
+def test_metrics_on_lines_of_their_own_are_read_behind_prefixes(prefix):
+    lines = ("step:1", "actor/entropy:0.5", "training/rollout_probs_diff_mean:nan", "training/global_step:1")
+    found = triage_text("".join(f"{prefix}{line}\n" for line in lines).encode())
+    assert found.root is not None
+    assert "nan" in found.root.text

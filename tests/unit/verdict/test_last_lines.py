@@ -1,0 +1,74 @@
+"""The end of a log that reads like a failure without a level, an exception or a known message."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from healthy_logs import healthy_lines
+
+from harness.compat.knowledge.pack_at_hand import PackAtHand
+from harness.verdict.triage.diagnosis import Diagnosis, triage_text
+from harness.verdict.triage.last_lines import suspicious_lines
+
+WORKED = tuple(islice(healthy_lines(3), 60))
+NO_RELEASES = PackAtHand(Path("no.pack"))
+FAILURES = (
+    "No solution found when resolving dependencies:",
+    "CANN version is not compatible with driver version",
+    "hcclCommInitRootInfoConfig failed",
+    "'NoneType' object has no attribute 'shape'",
+    "Set device 3 failed",
+    "Floating point operation raised an unknown signal",
+    "torch.OutOfMemoryError",
+    "1 out of 3 hunks FAILED -- saving rejects to file x.rej",
+    "loss is nan",
+    "设备不存在",
+)
+ORDINARY = (
+    "(TaskRunner pid=1) Saving model checkpoint to /ckpt/global_step_100",
+    "0 of 128 samples failed",
+    "no invalid samples in this batch",
+    "retries: 3, error_if_overlong=False, 'ignore_missing': False, timeout: 600",
+    "rollout_corr/kl:nan",
+    "skip_invalid=True",
+    "(vLLMHttpServer pid=8) WARNING 11-20 08:00:00 [scheduler.py:1] request 3 could not be scheduled",
+)
+
+
+def diagnosis(*last: str) -> Diagnosis:
+    return triage_text("\n".join([*WORKED, *last, ""]).encode(), surfaces=NO_RELEASES)
+
+
+@pytest.mark.parametrize("prefix", ["", "(WorkerDict pid=7) ", "> ", "   12  "])
+@pytest.mark.parametrize("line", FAILURES)
+def test_a_last_line_that_says_what_failed_is_the_failure(line, prefix):
+    found = diagnosis(f"{prefix}{line}")
+    assert not found.is_clean
+    assert found.root is not None
+    assert found.root.line == len(WORKED) + 1
+
+
+@pytest.mark.parametrize("line", ORDINARY)
+def test_ordinary_last_lines_leave_a_log_clean(line):
+    assert diagnosis(line).is_clean
+
+
+def test_what_was_said_before_the_last_step_ended_nothing():
+    said = "request {} could not be parsed, its reward is 0"
+    tail = [(1, said.format(7)), (2, "step:1"), (3, said.format(8))]
+    assert suspicious_lines(tail, 2, ended=False) == []
+    assert suspicious_lines(tail[1:], 2, ended=False) == [tail[-1]]
+
+
+def test_after_a_good_end_only_certain_errors_count():
+    tail = [(1, "training is finished"), (2, "the profiler could not be stopped")]
+    assert suspicious_lines(tail, 1, ended=True) == []
+    assert suspicious_lines([*tail, (3, "error: core dumped")], 1, ended=True) == [(3, "error: core dumped")]
+
+
+def test_without_progress_only_the_very_last_lines_say_why_the_log_ends():
+    tail = [(1, "the cache does not exist"), *((number, "loading") for number in range(2, 20))]
+    assert suspicious_lines(tail, 0, ended=False) == []
+    assert suspicious_lines([*tail, (20, "device not found")], 0, ended=False) == [(20, "device not found")]
