@@ -235,8 +235,8 @@ const makeGrid = (data, { $, make, memory, say }) => {
       const [mark, word, character] = past.marks[letter] || [];
       // Few nodes: 50 runs of the rows in sight are thousands of cells, and drawings in them took most of the time.
       const cell = stamped(`run ${letter}`, () => (mark
-        ? make("td", { role: "gridcell", class: `run m-${mark}`, "aria-label": say(word) }, character)
-        : make("td", { role: "gridcell", class: "run void" }, "·")));
+        ? make("td", { role: "gridcell", class: `run m-${mark}`, tabindex: "-1", "aria-label": say(word) }, character)
+        : make("td", { role: "gridcell", class: "run void", tabindex: "-1" }, "·")));
       if (mark) cell.title = `${past.runs[run][1]}: ${say(word)}`;
       return cell;
     });
@@ -244,13 +244,14 @@ const makeGrid = (data, { $, make, memory, say }) => {
   }
 
   // ---- drawing -----------------------------------------------------------------------------------------------
-  // A view of rows: its items, its head, the node of an item, and how many columns it has.
+  // A view of rows: its items, its head, the node of an item, how many columns it has, and which nodes the keyboard reaches.
+  const tiles = (node) => [...node.querySelectorAll("td[data-check]")].map((cell) => cell.firstElementChild);
   const VIEWS = {
-    "": { items: cellItems, head: cellHead, row: cellRow, columns: width, height: 62, none: "No cell matches. Esc clears the filter." },
-    runs: { items: runItems, head: runHead, row: runRow, columns: () => 1 + past.runs.length, height: 37, none: "No check of these cells ever ran." },
+    "": { items: cellItems, head: cellHead, row: cellRow, columns: width, stops: tiles, height: 62, none: "No cell matches. Esc clears the filter." },
+    runs: { items: runItems, head: runHead, row: runRow, columns: () => 1 + past.runs.length, stops: (node) => [...node.querySelectorAll("td.run")], height: 37, none: "No check of these cells ever ran." },
   };
   const shape = () => VIEWS[state.view] || VIEWS[""];
-  const stops = (node) => [node.querySelector("th a"), ...[...node.querySelectorAll("td[data-check]")].map((cell) => cell.firstElementChild)];
+  const stops = (node) => [node.querySelector("th a"), ...shape().stops(node)];
   function padding(rows) {
     const cell = make("td", { colspan: String(shape().columns()), role: "presentation" });
     cell.style.height = `${rows * shape().height}px`;
@@ -302,8 +303,8 @@ const makeGrid = (data, { $, make, memory, say }) => {
     // A group is a heading; the keyboard passes over it.
     while (state.items[index]?.group !== undefined && index > 0 && index < state.items.length - 1) index += step < 0 ? -1 : 1;
     if (state.items[index]?.group !== undefined) index = 1;
-    column = Math.min(Math.max(0, column), state.view ? 0 : stopsOf().length - 1);
-    for (const old of $("rows").querySelectorAll('a[tabindex="0"]')) old.tabIndex = -1;
+    column = Math.min(Math.max(0, column), (state.view ? shape().columns() : stopsOf().length) - 1);
+    for (const old of $("rows").querySelectorAll('[tabindex="0"]')) old.tabIndex = -1;
     state.at = [index, column];
     if (index < state.from || index >= state.to) {
       const box = $("grid-box");
@@ -429,6 +430,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
   // ---- keys and controls -------------------------------------------------------------------------------------
   function key(event, typing) {
     if (event.key === "/" && !typing) $("q").focus();
+    else if (event.key === "Escape" && $("columns").open) { $("columns").open = false; $("columns").firstElementChild.focus(); }
     else if (event.key === "Escape" && (typing || state.query)) { $("q").value = ""; filter(""); save(); }
     else if (event.key === "ArrowDown" && document.activeElement === $("q")) go(0, 0);
     else if ($("rows").contains(document.activeElement)) {
@@ -436,6 +438,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
       if (event.key in MOVES) go(index + MOVES[event.key][0], column + MOVES[event.key][1], MOVES[event.key][0]);
       else if (event.key === "Home") go(index, 0);
       else if (event.key === "End") go(index, Infinity);
+      else if (event.key === "Enter" && document.activeElement.matches("td")) document.activeElement.parentElement.querySelector("a").click();
       else return false;
     } else return false;
     return true;
@@ -454,7 +457,8 @@ const makeGrid = (data, { $, make, memory, say }) => {
       filter($("q").value);
     }
     save();
-    // The head was made anew; the focus stays on its button.
+    // The head was made anew; the focus stays on its button. A group of cells leads to these cells.
+    if (place) go(0, 0);
     if (sort || tier) $("head").querySelector(sort ? `[data-sort="${CSS.escape(sort)}"]` : `[data-tier="${tier}"]`)?.focus();
   }
   function controls() {
@@ -491,7 +495,8 @@ const makeGrid = (data, { $, make, memory, say }) => {
     });
     addEventListener("scroll", () => draw(false), { passive: true, capture: true });
     addEventListener("resize", () => draw(false));
-    addEventListener("hashchange", () => { restore(); $("grid-title").scrollIntoView(); });
+    // The address of a place on this page, such as that of its content, is no state of the grid.
+    addEventListener("hashchange", () => { if (!$(location.hash.slice(1))) { restore(); $("grid-title").scrollIntoView(); } });
     restore();
     if (/[#&](q|view|open|columns|sort|group)=/.test(location.hash) && !location.hash.includes("at=")) $("grid-title").scrollIntoView();
     // The first search for a word reads every row; do that before somebody types.

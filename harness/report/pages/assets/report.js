@@ -117,13 +117,16 @@
   $("language").addEventListener("click", () => {
     const code = language.isChinese() ? "en" : "zh";
     memory.set(() => localStorage, "npu-matrix-language", code);
+    memory.set(() => sessionStorage, "npu-matrix-language", code);
     setLanguage(code);
   });
   document.addEventListener("keydown", onKey);
   document.addEventListener("click", (event) => { const button = event.target.closest(".copy-button"); if (button) copy(button); });
   lastLook();
+  // A link in a language leads to pages in this language.
   const asked = new URLSearchParams(location.hash.slice(1)).get("lang");
-  const code = asked || memory.get(() => localStorage, "npu-matrix-language") || (/^zh\b/.test(navigator.language) ? "zh" : "en");
+  if (asked) memory.set(() => sessionStorage, "npu-matrix-language", asked);
+  const code = asked || memory.get(() => sessionStorage, "npu-matrix-language") || memory.get(() => localStorage, "npu-matrix-language") || (/^zh\b/.test(navigator.language) ? "zh" : "en");
   if (grid) { if (code === "zh") language.set(code); grid.start(); } else startCell();
   setLanguage(code === "zh" ? "zh" : "en");
   const compared = $("compared");
