@@ -5,12 +5,13 @@ The rival searches the same file with grep for the word "error", which names no 
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from healthy_logs import healthy_log, scary_log
+from healthy_logs import METRICS, healthy_log, scary_log
 
 from benchmarks.figures import Figure, peak_mb, timed
 from harness.verdict.triage.catalogue import shipped_catalogue
@@ -21,6 +22,17 @@ SCARY_MEGABYTES = 50
 #: A log of `MEGABYTES` is read within this time, whatever is in it.
 MOST_SECONDS = 5
 GREP = ("grep", "-aic", "error")
+
+
+def _record(step: int) -> str:
+    """A step as verl's file logger writes it."""
+    return json.dumps({"step": step, "data": dict.fromkeys(METRICS, 1 / step)}) + "\n"
+
+
+def _lines(step: int) -> str:
+    """A step as a logger prints it that gives each metric a line."""
+    metrics = "".join(f"{name}:{1 / step}\n" for name in METRICS)
+    return f"step:{step}\n{metrics}training/global_step:{step}\n"
 
 
 def figures() -> Iterator[Figure]:
@@ -57,6 +69,21 @@ def figures() -> Iterator[Figure]:
             rival_name="grep -i error",
         )
         yield Figure(claim="causes found in a healthy log", measured=wrong, limit=0)
+        for form, step in (("JSON lines of metrics", _record), ("one metric on each line", _lines)):
+            with healthy.open("wb") as stream:
+                number = 0
+                while stream.tell() < MEGABYTES * 1_000_000:
+                    number += 1
+                    stream.write(step(number).encode())
+            with timed() as took:
+                triage_file(healthy)
+            yield Figure(
+                claim=f"triage of {form}",
+                measured=healthy.stat().st_size / 1e6 / took.cpu,
+                unit="MB per s of CPU",
+                limit=MEGABYTES / MOST_SECONDS,
+                is_lower_limit=True,
+            )
         texts = [one.example for one in catalogue.signatures]
         cited = tuple(text for text in texts if not text.startswith(("[rank", "(", "kernel:")))
         healthy.write_bytes(scary_log(SCARY_MEGABYTES * 1_000_000, cited))

@@ -61,6 +61,8 @@ _TRAINER_LINE = re.compile(rb"\{'(?:loss|grad_norm|train_loss)': [^\n}]{1,2000}\
 _MEGATRON_LINE = re.compile(rb"\biteration\s+(\d{1,9})/\s*\d{1,9} \|[^\n]{1,2000}")
 _MEGATRON_PAIR = re.compile(rb"(?P<name>lm loss|grad norm): *(?P<value>" + _NUMBER + rb")")
 MOST_LINES = 600
+#: A line that is only the number of a step ends with at most so many bytes that say so.
+LONGEST_HEAD = 120
 MOST_ROWS = 10_000
 _STEP = b"training/global_step"
 
@@ -155,7 +157,7 @@ def _headed_blocks(data: bytes) -> Iterator[FoundStep]:
     while at >= 0:
         start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
         end = len(data) if end < 0 else end
-        head = _STEP_ALONE.search(data[start:end])
+        head = _STEP_ALONE.search(data[max(start, end - LONGEST_HEAD) : end])
         if head:
             pairs = _pairs(_lines_after(data, end), set())
             if pairs:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from harness.verdict.triage.metric_forms import (
     MARKED,
@@ -37,6 +38,8 @@ _VALIDATION = b"val-core/"
 _NOT_FINITE = re.compile(rb"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)\b")
 MOST_STEPS = 10_000
 MOST_LINES_OF_STEP = 100
+#: The metrics of a step that are on other lines than its number are at most so far away.
+NEAR_BYTES = 1 << 13
 
 
 @dataclass(kw_only=True)
@@ -46,57 +49,60 @@ class MetricSeries:
     names: tuple[str, ...] = ()
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     lines: dict[int, int] = field(default_factory=dict)
-    _last: tuple[bytes, int] | None = None
+    _last: _StepText | None = None
+    _part: bytes = b""
+    _is_plain: bool = True
     _unnumbered: int = 0
     _more: dict[int, int] = field(default_factory=dict)
 
-    def read_line(self, raw: bytes, line: int) -> None:
-        """Read a line with `training/global_step`. Of the lines of a step, the first finite values count."""
-        step = step_of(raw)
-        if step is None:
+    def read_block(self, data: bytes, start: int, end: int, line: int) -> None:
+        """Read a line with `training/global_step`; if it is alone there, also the metrics around it.
+
+        Of the lines of a step, the first finite values count.
+        """
+        found = _StepText(data, start, end, line)
+        step = found.step
+        if step is None or len(self.lines) >= 2 * MOST_STEPS:
             return
-        if step <= FIRST_STEPS or step % EVERY == 0 or _VALIDATION in raw or _NOT_FINITE.search(raw):
-            self._add(step, raw, line)
+        if data is not self._part:
+            # One search of a part of the log spares one around each of its steps.
+            self._part, self._is_plain = data, not _is_telling(data)
+        if _is_needed(step, b"" if self._is_plain else found.near):
+            self._add(step, found.metrics, line)
             self._last = None
         else:
-            self._last = (raw, line)
-
-    def read_block(self, data: bytes, start: int, end: int, line: int) -> None:
-        """Read a line with `training/global_step`; if it is alone there, also the metrics around it."""
-        raw = data[start:end]
-        step = step_of(raw)
-        if step is None:
-            # In a table, the number is in another column.
-            step = _table_step(raw)
-        if step is not None and is_alone(raw):
-            self._add(step, block_around(data, start, end), line)
-        else:
-            self.read_line(raw, line)
+            self._last = found
 
     def read_other_forms(self, data: bytes, line: int) -> None:
         """Read a part of a log without `training/global_step`. line: the number of its first line."""
+        counted, lines = 0, 0
         for found in other_forms(data):
             self._unnumbered += not found.step
             step = found.step or self._unnumbered
+            if found.step and not _is_needed(step, found.metrics):
+                continue
+            if found.position < counted:
+                counted, lines = 0, 0
+            lines += data.count(b"\n", counted, found.position)
+            counted = found.position
             if step in self.lines:
                 # The metrics of one step can stand on several lines, each with its number.
                 self._more[step] = self._more.get(step, 0) + 1
                 if self._more[step] < MOST_LINES_OF_STEP:
                     self._add_values(step, found.metrics)
             else:
-                self._add(step, found.metrics, line + data.count(b"\n", 0, found.position))
+                self._add(step, found.metrics, line + lines)
 
     def finish(self) -> None:
         """Read the last step, even if its number is not a multiple of `EVERY`."""
         if self._last:
-            raw, line = self._last
-            self._add(step_of(raw) or 0, raw, line)
+            self._add(self._last.step or 0, self._last.metrics, self._last.line)
 
     def _add(self, step: int, raw: bytes, line: int) -> None:
         if step in self.lines:
             # A job that was started again numbers its steps again.
             self._add_not_finite(step, raw, line)
-        elif len(self.lines) < MOST_STEPS:
+        elif len(self.lines) < MOST_STEPS * (2 if _NOT_FINITE.search(raw) else 1):
             self.lines[step] = line
             self._add_values(step, raw)
 
@@ -120,6 +126,52 @@ class MetricSeries:
             if self.values.get(name):
                 return name, dict(sorted(self.values[name].items()))
         return None
+
+
+class _StepText(NamedTuple):
+    """A line of a log with the number of a step: `data[start:end]`."""
+
+    data: bytes
+    start: int
+    end: int
+    line: int
+
+    @property
+    def raw(self) -> bytes:
+        return self.data[self.start : self.end]
+
+    @property
+    def step(self) -> int | None:
+        """The number; in a table it is in another column than the name."""
+        step = step_of(self.raw)
+        return _table_step(self.raw) if step is None else step
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the metrics of the step are on other lines."""
+        return self.step is not None and is_alone(self.raw)
+
+    @property
+    def near(self) -> bytes:
+        """The text in which the metrics of the step are, and more."""
+        if self.is_alone:
+            return self.data[max(0, self.start - NEAR_BYTES) : self.end + NEAR_BYTES]
+        return self.raw
+
+    @property
+    def metrics(self) -> bytes:
+        """The metrics of the step as on one line."""
+        return block_around(self.data, self.start, self.end) if self.is_alone else self.raw
+
+
+def _is_needed(step: int, text: bytes) -> bool:
+    """Whether a step must be read: many steps of a long run say nothing that its other steps do not say."""
+    return step <= FIRST_STEPS or step % EVERY == 0 or _is_telling(text)
+
+
+def _is_telling(text: bytes) -> bool:
+    """Whether a text has the metrics of a validation, or values that are not finite."""
+    return _VALIDATION in text or _NOT_FINITE.search(text) is not None
 
 
 def _table_step(raw: bytes) -> int | None:

@@ -364,3 +364,11 @@ def test_metrics_on_lines_of_their_own_are_read_behind_prefixes(prefix):
     found = triage_text("".join(f"{prefix}{line}\n" for line in lines).encode())
     assert found.root is not None
     assert "nan" in found.root.text
+
+
+def test_a_value_that_is_not_finite_counts_after_very_many_steps():
+    text = "step:{0} - actor/entropy:{1} - training/global_step:{0}\n"
+    steps = "".join(text.format(n, 0.5) for n in range(1, 101_000))
+    found = triage_text((steps + text.format(101_003, "nan") + text.format(101_004, 0.5)).encode())
+    assert found.root is not None
+    assert found.root.line == 101_000
