@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import chinese
@@ -21,6 +23,7 @@ from harness.report.model.marks import EVIDENCE, STYLES
 from harness.report.query.grid_query import CHANGE, FIELDS, PROOF, STATUS
 from harness.settings import OPTIONS
 from harness.verdict.triage.catalogue import shipped_catalogue
+from harness.workspace.results.row_table import row_lines, rows_of
 
 WIDTH = 100
 EXAMPLE = 600
@@ -280,6 +283,18 @@ def rehearsal(language: Language = ENGLISH) -> str:
     return f"# {language.label('Rehearsal')}\n\n{opening}\n\n{table(head, rows)}\n"
 
 
+def stack_rows(language: Language = ENGLISH) -> str:
+    """The stacks of matrix.yaml as docs/rows.json has them: `npu-matrix matrix rows --json`."""
+    opening = language.label(
+        "What was known of each stack on the day in its list, made by `npu-matrix matrix rows --json`. "
+        "A change of versions, patches or checks makes a square `not run`, which only the command shows. "
+        "[What the squares mean](rows.md)."
+    )
+    stored = json.loads((Path(__file__).parent / "rows.json").read_text(encoding="utf-8"))
+    lines = "\n".join(row_lines(rows_of(stored)))
+    return f"# {language.label('The stacks')}\n\n{opening}\n\n{lines}\n"
+
+
 PAGES: dict[str, Callable[[Language], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
@@ -287,6 +302,7 @@ PAGES: dict[str, Callable[[Language], str]] = {
     "checks": checks,
     "matrix-file": matrix_file,
     "rehearsal": rehearsal,
+    "stacks": stack_rows,
     "report-json": json_output,
     "queries": queries,
     "lint-rules": lint_rules,

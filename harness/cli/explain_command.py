@@ -14,6 +14,7 @@ from harness.settings import Settings
 @click.command(
     "explain",
     epilog="\b\nExamples:\n  npu-matrix explain gspo-async\n  npu-matrix explain --json CELL\n"
+    "  npu-matrix explain 'gspo-*'\n"
     "  npu-matrix explain --axes verl=0.9.1,vllm_ascend=0.18.0",
 )
 @click.argument("cell", required=False, shell_complete=complete_cells)
@@ -28,22 +29,23 @@ from harness.settings import Settings
 def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json: bool) -> None:
     """Show the versions, pins, facets and checks of CELL, and the lines of matrix.yaml they come from.
 
-    CELL is a cell id, the beginning of one, or the name of a stack; or a rule of `lint`, such as GROUP-1.
+    CELL is a cell id, the beginning of one, or the name of a stack; a glob of several; or a rule of `lint`,
+    such as GROUP-1. Below the checks stands what the scaled-down recipe leaves out.
     With --axes: show the rules that exclude a combination of versions, with their sources, and the nearest
     valid cells.
     """
     from harness.cli.explain_output import (
         combination_json,
         combination_lines,
-        explain_cell,
+        explain_alone,
         explanation_lines,
     )
     from harness.cli.rule_output import rule_json, rule_lines
     from harness.compat.lint.rule_catalogue import explained_rules
     from harness.plan.feasibility.exclusion import explain_combination, parse_axes
     from harness.workspace.planning.followed_branches import follow_branches
-    from harness.workspace.planning.open_plan import open_matrix, open_plan
-    from harness.workspace.planning.plan_selection import find_cell
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.planning.plan_selection import find_cells
 
     if bool(cell) == bool(axes):
         raise click.UsageError("give either CELL or --axes")
@@ -62,11 +64,14 @@ def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json
         click.echo(rule_json([rule]) if as_json else rule_lines(rule))
         return
     matrix, _ = follow_branches(open_matrix(settings))
-    found = find_cell(matrix, settings["profile"], cell or "")
-    explained = explain_cell(open_plan(settings, choose=lambda _matrix: [found]), found)
-    if as_json:
-        schema = {"name": "npu-matrix.explain", "version": 1}
-        click.echo(dumps({"schema": schema, **as_object(explained)}, indent=2))
+    cells = find_cells(matrix, settings["profile"], cell or "")
+    explained = [explain_alone(settings, one) for one in cells]
+    if not as_json:
+        click.echo("\n\n".join("\n".join(explanation_lines(one)) for one in explained))
         return
-    for line in explanation_lines(explained):
-        click.echo(line)
+    if len(explained) == 1:
+        schema = {"name": "npu-matrix.explain", "version": 1}
+        click.echo(dumps({"schema": schema, **as_object(explained[0])}, indent=2))
+        return
+    schema = {"name": "npu-matrix.explain-cells", "version": 1}
+    click.echo(dumps({"schema": schema, "cells": [as_object(one) for one in explained]}, indent=2))

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.convergence.recipes.recipe_twin import LeftOut
 from harness.matrix.model.cell import Cell, KnownInconsistency
 from harness.plan.feasibility.exclusion import Explanation, RuleViolation
 from harness.plan.keys.facets import FACETS, facet_values, origins
 from harness.serialisation import JsonValue, json_form, json_object
-from harness.workspace.planning.open_plan import PlanContext, facet_inputs
+from harness.settings import Settings
+from harness.workspace.planning.open_plan import PlanContext, facet_inputs, open_plan
 from harness.workspace.planning.plan_estimates import PlanEstimates, estimate_plan, total_estimate
 from harness.workspace.planning.plan_history import read_history
 from harness.workspace.planning.plan_selection import relative_location
+from harness.workspace.planning.recipe_selection import cell_launch
 
 #: Longer facet values are cut in the text; --json has all of them.
 LONGEST = 90
@@ -59,7 +62,10 @@ class ExplainedFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedCell:
-    """A cell with the origin of its versions, as `explain` prints it (schema `npu-matrix.explain`)."""
+    """A cell with the origin of its versions, as `explain` prints it (schema `npu-matrix.explain`).
+
+    left_out: the parts of its recipe that the scaled-down twin does not have.
+    """
 
     cell: str
     title: str
@@ -71,6 +77,7 @@ class ExplainedCell:
     facets: Mapping[str, JsonValue]
     facets_from: Mapping[str, tuple[str, ...]]
     checks: tuple[ExplainedCheck, ...]
+    left_out: tuple[LeftOut, ...]
     estimates: PlanEstimates
 
 
@@ -124,11 +131,17 @@ def combination_lines(found: Explanation, root: Path) -> list[str]:
     return lines
 
 
+def explain_alone(settings: Settings, cell: Cell) -> ExplainedCell:
+    """The explanation of a cell, with the estimates of a plan that has only this cell."""
+    return explain_cell(open_plan(settings, choose=lambda _matrix: [cell]), cell)
+
+
 def explain_cell(context: PlanContext, cell: Cell) -> ExplainedCell:
     """The versions, pins, facets and checks of a cell of the plan."""
     inputs = facet_inputs(context.settings, context.matrix)
     estimates = estimate_plan(context.plan, read_history(context))
     root = context.settings.root
+    launch = cell_launch(context.settings, context.matrix, cell)
     return ExplainedCell(
         cell=cell.id,
         title=cell.title,
@@ -165,6 +178,7 @@ def explain_cell(context: PlanContext, cell: Cell) -> ExplainedCell:
             )
             for entry in context.plan.entries
         ),
+        left_out=launch.twin.left_out if launch and launch.twin else (),
         estimates=estimates,
     )
 
@@ -206,6 +220,9 @@ def explanation_lines(explained: ExplainedCell) -> list[str]:
     for check in explained.checks:
         state = f"not run: {check.not_run}" if check.not_run else _cost(check, explained.estimates)
         lines.append(f"  {check.check:<12} {check.question}\n  {'':<12} {state}")
+    if explained.left_out:
+        lines += ["", "the scaled-down recipe (check recipe-twin) leaves out, and therefore does not answer:"]
+        lines += [f"  {part.what}\n      {part.unanswered}" for part in explained.left_out]
     return [*lines, *explained.estimates.basis_lines()]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location, NothingSelectedError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  npu-matrix triage train.log\n  npu-matrix triage --json *.log\n"
     "  npu-matrix triage npu.log --reference gpu.log\n"
     "  npu-matrix triage --run latest\n"
+    "  npu-matrix triage --stack gspo-async\n"
     "  kubectl logs trainer-0 | npu-matrix triage -\n  npu-matrix triage --list\n"
     "  npu-matrix triage train.log --learn --id my-failure --cause '...' --remedy '...' --source URL\n\n\b\n"
     "Exit codes: 0 the log shows that the job worked; 1 it shows a failure, or not that the job worked "
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     "run_id",
     metavar="RUN",
     help="Read the logs of the failed tasks of this run, or of the `latest` run.",
+)
+@click.option(
+    "--stack",
+    metavar="STACK",
+    help="Triage the failures that matrix.yaml lists for this stack, and compare with their causes.",
 )
 @click.option(
     "--reference",
@@ -62,6 +68,7 @@ def command(
     logs: tuple[str, ...],
     as_json: bool,
     run_id: str | None,
+    stack: str | None,
     reference: Path | None,
     repeat: Path | None,
     list_all: bool,
@@ -85,6 +92,8 @@ def command(
     if list_all:
         _list(catalogue, as_json=as_json)
         return EXIT_OK
+    if stack:
+        return _triage_stack(settings, stack, catalogue, as_json=as_json)
     if not logs and not run_id:
         raise click.UsageError("give a log file, - for standard input, or --run")
     compared = ComparedRuns(
@@ -104,6 +113,28 @@ def command(
     else:
         _print_text(diagnoses, mask)
     return EXIT_OK if all(found.is_clean for found in diagnoses.values()) else EXIT_UNEXPECTED
+
+
+def _triage_stack(settings: Settings, name: str, catalogue: Catalogue, *, as_json: bool) -> int:
+    from harness.compat.knowledge.pack_at_hand import pack_at_hand
+    from harness.serialisation import json_object
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.results.stack_failures import failure_lines, named_stack, triage_stack
+
+    stack = named_stack(open_matrix(settings), name)
+    found = list(triage_stack(stack, catalogue, pack_at_hand(settings.cache)))
+    if not found:
+        raise NothingSelectedError(
+            f"matrix.yaml lists no failures of the stack {name}", fix="add them to its `failures`"
+        )
+    if as_json:
+        schema = {"name": "npu-matrix.stack-failures", "version": 1}
+        click.echo(
+            json.dumps({"schema": schema, **json_object({"stack": name, "failures": found})}, indent=2)
+        )
+    else:
+        click.echo("\n".join(failure_lines(found)))
+    return EXIT_OK if all(one.agrees for one in found) else EXIT_UNEXPECTED
 
 
 def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns, surfaces: PackAtHand) -> Diagnosis:

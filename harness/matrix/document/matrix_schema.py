@@ -177,6 +177,16 @@ class FindingEntry(MatrixEntry):
     axes: list[AxisName] = Field([], description="The axes that the inconsistency concerns")
 
 
+class FailureEntry(MatrixEntry):
+    """A failure that users of a stack see, and the cause that `npu-matrix triage` must name for it."""
+
+    logs: list[Text] = Field(
+        min_length=1, description="The lines of a log that show it: one text for each wording"
+    )
+    cause: Text = Field(description="The id of the cause, as `npu-matrix triage` prints it")
+    source: Source
+
+
 class StackEntry(MatrixEntry):
     """A named set of versions, as its authors publish it."""
 
@@ -188,6 +198,9 @@ class StackEntry(MatrixEntry):
     recipe: Name = Field("", description="The recipe that the authors run on this stack")
     findings: list[FindingEntry] = Field([], description="Known inconsistencies in what the authors publish")
     notes: list[Text] = Field([], description="Further notes for readers")
+    failures: list[FailureEntry] = Field(
+        [], description="Failures that users see, which `npu-matrix triage --stack` must explain"
+    )
 
 
 class FollowEntry(MatrixEntry):

@@ -74,6 +74,19 @@ class Axis:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportedFailure:
+    """A failure that users of a stack see.
+
+    logs: its lines in several wordings. cause: what triage must name.
+    """
+
+    logs: tuple[str, ...]
+    cause: str
+    source: str
+    where: Location = field(compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stack:
     """A cell with a name, as its authors publish it. axes: axis name -> value in normal form."""
 
@@ -84,6 +97,7 @@ class Stack:
     recipe: str
     findings: tuple[KnownInconsistency, ...]
     notes: tuple[str, ...]
+    failures: tuple[ReportedFailure, ...] = ()
     provenance: Mapping[str, Location] = field(compare=False)
     where: Location = field(compare=False)
 

@@ -16,7 +16,15 @@ from harness.matrix.document.included_documents import SHIPPED_NAME, LayeredDocu
 from harness.matrix.document.yaml_positions import Document, NodePath, load_yaml, parse_yaml
 from harness.matrix.model.cell import KnownInconsistency
 from harness.matrix.model.constraints import Condition, PublishedTable
-from harness.matrix.model.definitions import Axis, Expectation, Recipe, Runner, Stack, WheelVariants
+from harness.matrix.model.definitions import (
+    Axis,
+    Expectation,
+    Recipe,
+    ReportedFailure,
+    Runner,
+    Stack,
+    WheelVariants,
+)
 from harness.matrix.model.versions import Scheme
 from harness.matrix.reading.read_migrations import read_migration
 from harness.matrix.reading.read_patch_places import read_patch_place
@@ -183,6 +191,15 @@ class _MatrixLoader(NameResolver):
             recipe=self.recipe(path, entry),
             findings=self._findings(path, entry),
             notes=tuple(texts(entry.get("notes", []))),
+            failures=tuple(
+                ReportedFailure(
+                    logs=tuple(texts(failure["logs"])),
+                    cause=text(failure["cause"]),
+                    source=text(failure["source"]),
+                    where=self.document.where((*path, "failures", index)),
+                )
+                for index, failure in enumerate(entry.get("failures", []))
+            ),
             provenance={axis: self.document.where((*path, "axes", axis)) for axis in axes},
             where=self.document.where(path, key=True),
         )

@@ -41,13 +41,29 @@ MetricRule = Literal[
 ]
 
 
+class PlaceCause(BaseModel):
+    """The cause of a failure that is raised at a place.
+
+    frames: a pattern of file, function and code of a frame.
+    """
+
+    model_config = STRICT
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{1,60}$")
+    frames: str = Field(min_length=1, max_length=2000)
+    cause: StrippedText
+    remedy: StrippedText
+    sources: YamlList = Field(min_length=1)
+
+
 class Signature(BaseModel):
     """The description of a failure that can be recognised by a line of a log.
 
     area: the subject of its file. needles: literal texts of at least seven bytes; every match of `pattern`
     contains one of them. role: a symptom only says that something else failed before. evidence: where the
     example is from. `reproduced`, `source`, `docs` and `seed` are verbatim, `issue` is shortened from a
-    report, `learned` is from a user's log.
+    report, `learned` is from a user's log. places: other causes of the same line, by
+    the stack that it ends.
     """
 
     model_config = STRICT
@@ -65,11 +81,20 @@ class Signature(BaseModel):
     remedy: StrippedText
     affects: str = "unknown"
     sources: YamlList = Field(min_length=1)
+    places: Annotated[tuple[PlaceCause, ...], Field(strict=False)] = ()
 
     @functools.cached_property
     def regex(self) -> re.Pattern[str]:
         """The compiled pattern."""
         return re.compile(self.pattern)
+
+    def at(self, frames: Iterable[str]) -> Signature:
+        """The signature with the cause of the first of its places that a frame is; itself if none is."""
+        stack = tuple(frames)
+        for one in self.places:
+            if any(re.search(one.frames, frame) for frame in stack):
+                return self.model_copy(update=one.model_dump(exclude={"frames"}))
+        return self
 
 
 class SettingCause(BaseModel):

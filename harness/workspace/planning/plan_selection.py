@@ -135,6 +135,19 @@ def find_cell(matrix: Matrix, profile: str, name: str) -> Cell:
     )
 
 
+def find_cells(matrix: Matrix, profile: str, name: str) -> tuple[Cell, ...]:
+    """The cells whose id or stack matches the glob `name`, else the one cell of this name (see `find_cell`).
+
+    Cells of the profile are searched first, then all cells.
+    """
+    if not any(letter in name for letter in "*?["):
+        return (find_cell(matrix, profile, name),)
+    for cells in (matrix.cells(profile).cells, matrix.all_cells):
+        if found := tuple(cell for cell in cells if is_selected(cell, [name])):
+            return found
+    raise NothingSelectedError(f"no cell and no stack matches {name!r}", fix="npu-matrix plan --profile full")
+
+
 def relative_location(where: Location, root: Path) -> str:
     """A location with its file relative to the checkout."""
     file = Path(where.file)

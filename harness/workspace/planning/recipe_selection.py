@@ -11,7 +11,9 @@ from typing import Any
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.launch_script import read_script
 from harness.compat.lint.lint_check import lint_job
+from harness.convergence.recipes.recipe_launch import Launch, render
 from harness.errors import InputError, NothingSelectedError
+from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
 from harness.plan.keys.facets import facet_values
 from harness.settings import ENVIRONMENT_PREFIX, Settings
@@ -37,6 +39,14 @@ def known_errors(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[
     """Lint errors of the unchanged recipe for these versions."""
     findings = lint_job(JobSettings.from_facet(facet), versions).findings
     return [f"{one.message} ({one.rule}): {one.fix}" for one in findings if one.severity == "error"]
+
+
+def cell_launch(settings: Settings, matrix: Matrix, cell: Cell) -> Launch | None:
+    """The job of the recipe of a cell, with its scaled-down twin; None if it has no recipe."""
+    facet = facet_values(cell, ("recipe",), facet_inputs(settings, matrix))["recipe"]
+    if facet is None:
+        return None
+    return render(facet, locations={}, known_problems=known_errors(facet, cell.axes))
 
 
 def recipe_facet(

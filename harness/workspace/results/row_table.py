@@ -8,20 +8,26 @@ taken for one of the row's own versions when it is not.
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.convergence.recipes.recipe_launch import Launch, render
+from pydantic import TypeAdapter, ValidationError
+
+from harness.compat.knowledge.pack_at_hand import pack_at_hand
+from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Evidence, Status
-from harness.plan.keys.facets import facet_values
+from harness.serialisation import JsonValue
 from harness.settings import Settings
 from harness.verdict.plan_verdicts import judge_plan
+from harness.verdict.triage.catalogue import LOCAL_NAME, Catalogue, catalogue_with
 from harness.verdict.verdict import Standing, Verdict
-from harness.workspace.planning.open_plan import expectations, facet_inputs, open_plan
-from harness.workspace.planning.recipe_selection import known_errors
+from harness.workspace.planning.open_plan import expectations, open_plan
+from harness.workspace.planning.recipe_selection import cell_launch
+from harness.workspace.results.stack_failures import TriagedFailure, triage_stack
 
 OWN = "full"
 """The profile with the cells of all stacks."""
@@ -34,6 +40,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "numerics": ("loss", "update", "actor", "actor-bf16", "twin"),
     "twin": ("recipe-twin", "trainer-vllm-grpo", "trainer-vllm-gspo", "trainer-vllm-one-step-off"),
 }
+TRIAGE = "triage"
+"""The column of failures that users see; no check of the plan answers it."""
 SIMULATED = ("numerics", "twin")
 """The columns that a cell on the simulated device can answer for a row."""
 NOT_RUN, KNOWN, NOT_APPLICABLE = "not run", "known failure", "not applicable"
@@ -47,7 +55,7 @@ class Square:
 
     result: the worst of its checks, or "none" without a check for it. checks: each check with its result.
     cell: whose verdicts these are. differs: axis, the cell's version and the row's. evidence: the weakest of
-    the checks that ran. command: how to get the verdicts again.
+    the checks that ran. date: when the oldest outcome was measured. command: how to get the verdicts again.
     """
 
     column: str
@@ -56,18 +64,24 @@ class Square:
     cell: str = ""
     differs: tuple[str, ...] = ()
     evidence: str = ""
+    date: str = ""
     command: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A stack: its squares, why its recipe cannot start, its known failures, and what its twin leaves out."""
+    """A stack: its squares, and what they do not say.
+
+    render: why its recipe cannot start. known: expected failures of checks. failures: those that users see,
+    as triage explains them. left_out: what its twin leaves out.
+    """
 
     stack: str
     title: str
     squares: tuple[Square, ...]
     render: tuple[str, ...]
     known: tuple[str, ...]
+    failures: tuple[TriagedFailure, ...]
     left_out: tuple[str, ...]
 
 
@@ -98,6 +112,7 @@ def read_rows(settings: Settings, ledger: Ledger) -> tuple[Row, ...]:
         matrix=context.matrix,
         verdicts={(verdict.cell_id, verdict.check): verdict for verdict in verdicts},
         simulated={cell.id: cell for cell in simulated if cell.device == "sim"}.values(),
+        catalogue=catalogue_with(settings.root / LOCAL_NAME),
     )
     return tuple(maker.row(name, cell) for name, cell in own.items())
 
@@ -108,23 +123,21 @@ class _RowMaker:
     matrix: Matrix
     verdicts: Mapping[tuple[str, str], Verdict]
     simulated: Iterable[Cell]
+    catalogue: Catalogue
 
     def row(self, name: str, cell: Cell) -> Row:
-        launch = self._launch(cell)
+        launch = cell_launch(self.settings, self.matrix, cell)
+        surfaces = pack_at_hand(self.settings.cache)
+        failures = tuple(triage_stack(self.matrix.stacks[name], self.catalogue, surfaces))
         return Row(
             stack=name,
             title=cell.title,
-            squares=tuple(self._square(column, cell) for column in COLUMNS),
+            squares=(*(self._square(column, cell) for column in COLUMNS), _triage_square(name, failures)),
             render=launch.problems if launch else (),
             known=tuple(self._known(cell)),
+            failures=failures,
             left_out=tuple(part.sentence for part in launch.twin.left_out) if launch and launch.twin else (),
         )
-
-    def _launch(self, cell: Cell) -> Launch | None:
-        facet = facet_values(cell, ("recipe",), facet_inputs(self.settings, self.matrix))["recipe"]
-        if facet is None:
-            return None
-        return render(facet, locations={}, known_problems=known_errors(facet, cell.axes))
 
     def _known(self, cell: Cell) -> Iterator[str]:
         for checks in COLUMNS.values():
@@ -161,10 +174,10 @@ class _RowMaker:
         }
         results = {check: _result(verdict) for check, verdict in found.items()}
         answered = {check: result for check, result in results.items() if result != NOT_APPLICABLE}
-        evidence = [
-            verdict.evidence
+        proofs = [
+            (verdict.evidence, verdict.outcome)
             for verdict in found.values()
-            if verdict.evidence is not None and verdict.status.has_evidence
+            if verdict.evidence is not None and verdict.status.has_evidence and verdict.outcome
         ]
         profile = TWINS if cell.id != row.id else self.settings["profile"]
         command = [
@@ -183,9 +196,25 @@ class _RowMaker:
             checks=answered,
             cell=cell.id,
             differs=tuple(_differences(cell, row)) if cell.id != row.id else (),
-            evidence=min(evidence, key=_STRENGTH.index).value if evidence else "",
+            evidence=min((proof for proof, _ in proofs), key=_STRENGTH.index).value if proofs else "",
+            date=time.strftime("%Y-%m-%d", time.gmtime(min(one.finished for _, one in proofs)))
+            if proofs
+            else "",
             command=shlex.join(command) if answered else "",
         )
+
+
+def _triage_square(stack: str, failures: Sequence[TriagedFailure]) -> Square:
+    """Whether triage explains the failures of the row; the weakest wording decides."""
+    wrong = {failure.expected for failure in failures if not failure.agrees}
+    checks = {one.expected: "fail" if one.expected in wrong else "pass" for one in failures}
+    return Square(
+        column=TRIAGE,
+        result="none" if not checks else "fail" if wrong else "pass",
+        checks=checks,
+        evidence=Evidence.STATIC.value if checks else "",
+        command=shlex.join(["npu-matrix", "triage", "--stack", stack]) if checks else "",
+    )
 
 
 def _differences(cell: Cell, row: Cell) -> list[str]:
@@ -210,9 +239,19 @@ def _result(verdict: Verdict) -> str:
     return NOT_RUN
 
 
+def rows_of(document: Mapping[str, JsonValue]) -> tuple[Row, ...]:
+    """The rows of a document that `matrix rows --json` printed; InputError if it is none."""
+    try:
+        return TypeAdapter(tuple[Row, ...]).validate_python(document["rows"])
+    except (KeyError, ValidationError) as error:
+        raise InputError(
+            "this is no table of rows", why=str(error), fix="npu-matrix matrix rows --json"
+        ) from error
+
+
 def row_lines(rows: Sequence[Row]) -> list[str]:
     """The rows as Markdown: a table, and below it what each square rests on."""
-    columns = [*COLUMNS, "render"]
+    columns = [*COLUMNS, TRIAGE, "render"]
     lines = [
         f"| row | {' | '.join(columns)} | known failures | left out |",
         "|---" * (len(columns) + 3) + "|",
@@ -223,6 +262,11 @@ def row_lines(rows: Sequence[Row]) -> list[str]:
         lines += [_square_line(square) for square in row.squares]
         lines += [f"- render: {problem}" for problem in row.render]
         lines += [f"- known failure: {known}" for known in row.known]
+        lines += [
+            f"- {one.expected} is not what triage says of: {one.log.strip()}"
+            for one in row.failures
+            if not one.agrees
+        ]
         lines += [f"- not in the twin: {part}" for part in row.left_out]
     return lines
 
@@ -235,11 +279,13 @@ def _table_line(row: Row) -> str:
 
 def _short(square: Square) -> str:
     other = f", {len(square.differs)} other versions" if square.differs else ""
-    return f"{square.result} ({square.evidence}{other})" if square.evidence else square.result
+    shown = square.evidence and square.result not in {NOT_RUN, "none"}
+    return f"{square.result} ({square.evidence}{other})" if shown else square.result
 
 
 def _square_line(square: Square) -> str:
+    date = f" ({square.evidence}, {square.date})" if square.date else ""
     checks = ", ".join(f"{check} {result}" for check, result in square.checks.items()) or "no check"
     differs = f"; other versions than the row: {'; '.join(square.differs)}" if square.differs else ""
     command = f"; `{square.command}`" if square.command else ""
-    return f"- {square.column}: {checks}{differs}{command}"
+    return f"- {square.column}: {checks}{date}{differs}{command}"

@@ -115,3 +115,33 @@ def test_it_does_so_in_the_middle_of_a_job_with_many_ranks(name):
     others = "".join(f"[rank{rank}]: EI0006: Getting socket times out\n" for rank in range(1, 8))
     lines = "".join(f"\x1b[36m(WorkerDict pid=7)\x1b[0m {line}\n" for line in text.splitlines())
     assert triage_text((others + lines + others).encode()).root.id == signature
+
+
+STEP = """\
+Traceback (most recent call last):
+  File "/opt/verl/verl/workers/{file}", line 250, in {function}
+    {code}
+torch.OutOfMemoryError: NPU out of memory. Tried to allocate 896.00 MiB (NPU 5; 60.97 GiB total capacity)
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "code", "cause"),
+    [
+        ("actor/dp_actor.py", "_optimizer_step", "self.actor_optimizer.step()", "npu-oom-optimizer"),
+        (
+            "fsdp_workers.py",
+            "update_actor",
+            "load_fsdp_optimizer(optimizer=self.actor_optimizer)",
+            "npu-oom-optimizer",
+        ),
+        ("actor/dp_actor.py", "update_policy", "loss.backward()", "npu-oom"),
+        ("actor/dp_actor.py", "update_policy", "self.actor_optimizer.zero_grad()", "npu-oom"),
+    ],
+)
+def test_memory_of_the_optimizer_step_has_its_own_cause(file, function, code, cause):
+    text = STEP.format(file=file, function=function, code=code)
+    found = triage_text(text.encode())
+    assert found.known
+    assert found.root.id == cause
+    assert ("optimizer_offload" in found.root.signature.remedy) == (cause == "npu-oom-optimizer")
