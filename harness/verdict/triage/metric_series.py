@@ -35,7 +35,8 @@ FIRST_STEPS = 50
 EVERY = 10
 _VALIDATION = b"val-core/"
 # A step with a value that is not finite is always read.
-_NOT_FINITE = re.compile(rb"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)\b")
+# Each begins with a literal, which `re` finds fast.
+_NOT_FINITE = (re.compile(rb"nan\b"), re.compile(rb"inf(?:inity)?\b"))
 MOST_STEPS = 10_000
 MOST_LINES_OF_STEP = 100
 #: The metrics of a step that are on other lines than its number are at most so far away.
@@ -102,7 +103,7 @@ class MetricSeries:
         if step in self.lines:
             # A job that was started again numbers its steps again.
             self._add_not_finite(step, raw, line)
-        elif len(self.lines) < MOST_STEPS * (2 if _NOT_FINITE.search(raw) else 1):
+        elif len(self.lines) < MOST_STEPS * (2 if _has_not_finite(raw) else 1):
             self.lines[step] = line
             self._add_values(step, raw)
 
@@ -112,7 +113,7 @@ class MetricSeries:
 
     def _add_not_finite(self, step: int, raw: bytes, line: int) -> None:
         """Values that are not finite count in every run of a log; of the other values, the first do."""
-        if not _NOT_FINITE.search(raw):
+        if not _has_not_finite(raw):
             return
         for name, value in metrics_on_line(without_ansi(raw), self.names).items():
             known = self.values.setdefault(name, {})
@@ -171,7 +172,12 @@ def _is_needed(step: int, text: bytes) -> bool:
 
 def _is_telling(text: bytes) -> bool:
     """Whether a text has the metrics of a validation, or values that are not finite."""
-    return _VALIDATION in text or _NOT_FINITE.search(text) is not None
+    return _VALIDATION in text or _has_not_finite(text)
+
+
+def _has_not_finite(text: bytes) -> bool:
+    lower = text.lower()
+    return any(pattern.search(lower) for pattern in _NOT_FINITE)
 
 
 def _table_step(raw: bytes) -> int | None:
