@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.compat.lint.dry_run.journal import same
 from harness.compat.lint.dry_run.jumps import ReturnJump
 from harness.compat.lint.dry_run.program_values import (
     UNKNOWN,
@@ -44,6 +45,8 @@ class Calls:
     def __init__(self, run: ProgramWalk) -> None:
         self._run = run
         self._depth = 0
+        #: The arguments of the calls that are being followed, by the identity of the function.
+        self._open_calls: dict[int, list[tuple[Sequence[Value], Named]]] = {}
         self._actors: dict[str, Value] = {}
 
     def call(self, node: ast.Call, scope: Scope) -> Value:
@@ -57,6 +60,9 @@ class Calls:
         keys: dict[int | str, frozenset[str]] = {}
         certain = True
         for argument in node.args:
+            if type(argument) is ast.Constant:
+                positional.append(argument.value)
+                continue
             with self._run.traced() as read:
                 if isinstance(argument, ast.Starred):
                     items = self._run.access.items(expressions.value(argument.value, scope))
@@ -64,14 +70,19 @@ class Calls:
                     positional += [] if isinstance(items, Unknown) else list(items)
                 else:
                     positional.append(expressions.value(argument, scope))
-            keys[len(positional) - 1] = frozenset(read)
+            if read:
+                keys[len(positional) - 1] = frozenset(read)
         for keyword in node.keywords:
+            if type(keyword.value) is ast.Constant and keyword.arg is not None:
+                named[keyword.arg] = keyword.value.value
+                continue
             with self._run.traced() as read:
                 value = expressions.value(keyword.value, scope)
             entries = {keyword.arg: value} if keyword.arg is not None else self._entries(value)
             certain = certain and entries is not None
             named |= entries or {}
-            keys |= dict.fromkeys(entries or {}, frozenset(read))
+            if read and entries:
+                keys |= dict.fromkeys(entries, frozenset(read))
         if not certain and isinstance(callee, (Function, Bound, Class, Partial)):
             return Unknown(sources=sources_of(*positional, *named.values()))
         return self.apply(callee, positional, named, node, scope, keys)
@@ -156,14 +167,17 @@ class Calls:
         replacement = replaced_function(function, self._run)
         if replacement is not None:
             return replacement(positional, named)
-        if self._depth >= MAX_DEPTH or function.is_generator:
+        calls = self._open_calls.setdefault(id(function), [])
+        if self._depth >= MAX_DEPTH or function.is_generator or _is_repeated(calls, positional, named):
             return Unknown(sources=sources_of(*positional, *named.values()))
         inner = Scope(function.scope, function.scope.path)
         inner.variables["__function__"] = function
         self._bind(function, positional, named, inner, node, scope)
-        names = [one.arg for one in (*function.node.args.posonlyargs, *function.node.args.args)]
-        inner.keys |= _by_name(keys, names)
+        if keys:
+            names = [one.arg for one in (*function.node.args.posonlyargs, *function.node.args.args)]
+            inner.keys |= _by_name(keys, names)
         self._depth += 1
+        calls.append((positional, named))
         try:
             with self._run.traced() as trace:
                 if isinstance(function.node, ast.Lambda):
@@ -175,6 +189,7 @@ class Calls:
                     return jump.value
         finally:
             self._depth -= 1
+            calls.pop()
         return None
 
     def _bind(
@@ -433,6 +448,19 @@ def _identity(value: Value) -> tuple[str, Value]:
 
 def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Sequence[ast.expr]:
     return () if isinstance(node, ast.Lambda) else node.decorator_list
+
+
+def _is_repeated(
+    calls: Sequence[tuple[Sequence[Value], Named]], positional: Sequence[Value], named: Named
+) -> bool:
+    """Whether one of the open calls of a function has the same arguments: following it again tells nothing."""
+    return any(
+        len(given) == len(positional)
+        and names.keys() == named.keys()
+        and all(same(one, other) for one, other in zip(given, positional, strict=True))
+        and all(same(one, named[name]) for name, one in names.items())
+        for given, names in calls
+    )
 
 
 def _shifted(keys: ArgumentKeys, count: int) -> ArgumentKeys:

@@ -11,6 +11,7 @@ from harness.compat.lint.dry_run.program_values import (
     UNKNOWN,
     Class,
     Instance,
+    Lazy,
     ProgramError,
     Scope,
     Unknown,
@@ -32,8 +33,6 @@ class Expressions:
         self._run = run
         # A `match` on the node compares it with one class after the other, which takes four times as long.
         self._kinds: Mapping[type[ast.expr], Callable[[Any, Scope], Value]] = {
-            ast.Constant: lambda node, _scope: node.value,
-            ast.Name: self._name,
             ast.Attribute: self._attribute,
             ast.Call: run.calls.call,
             ast.BinOp: self._binary,
@@ -58,7 +57,13 @@ class Expressions:
 
     def value(self, node: ast.expr, scope: Scope) -> Value:
         """The value of an expression."""
-        compute = self._kinds.get(type(node))
+        kind = type(node)
+        # Two of three expressions are names and constants.
+        if kind is ast.Name:
+            return self._name(node, scope)  # type: ignore[arg-type]
+        if kind is ast.Constant:
+            return node.value  # type: ignore[attr-defined]
+        compute = self._kinds.get(kind)
         return compute(node, scope) if compute is not None else UNKNOWN
 
     def _attribute(self, node: ast.Attribute, scope: Scope) -> Value:
@@ -86,8 +91,10 @@ class Expressions:
         holder = scope.holder(node.id)
         if holder is None:
             return self._run.builtins.builtin(node.id)
-        self._run.trace |= holder.keys.get(node.id, frozenset())
-        return self._run.modules.resolve(holder.variables[node.id])
+        keys, value = holder.keys.get(node.id), holder.variables[node.id]
+        if keys:
+            self._run.trace |= keys
+        return self._run.modules.resolve(value) if type(value) is Lazy else value
 
     def _logic(self, node: ast.BoolOp, scope: Scope) -> Value:
         decisive = isinstance(node.op, ast.Or)

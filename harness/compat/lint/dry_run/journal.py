@@ -147,8 +147,9 @@ _ABSENT = object()
 
 def merged_value(values: Sequence[Value], sources: frozenset[str]) -> Value:
     """The value, if all are the same; otherwise an unknown."""
-    if all(same(value, values[0]) for value in values):
-        return values[0]
+    first = values[0]
+    if all(value is first or same(value, first) for value in values):
+        return first
     return Unknown(sources=sources | sources_of(*values), optional=_ABSENT in values)
 
 

@@ -303,9 +303,14 @@ def remote(called: Value, name: str) -> Value:
     return Native(name=name, compute=lambda _given, _named: called)
 
 
+_NO_SOURCES: frozenset[str] = frozenset()
+
+
 def sources_of(*values: Value) -> frozenset[str]:
     """The unknown values of the launch script on which these depend."""
-    return frozenset().union(*(value.sources for value in values if isinstance(value, Unknown)))
+    # Most values rest on nothing that is unknown.
+    found = [value.sources for value in values if type(value) is Unknown and value.sources]
+    return frozenset().union(*found) if found else _NO_SOURCES
 
 
 def written(node: ast.expr) -> str:

@@ -746,13 +746,12 @@ def _plain_names(arithmetic: str) -> list[str]:
 def _replaced_arrays(tree: SyntaxNode) -> dict[str, Location]:
     """Arrays that get other elements in the same list of commands, with no use of the array between them."""
     found: dict[str, Location] = {}
-    for node in (tree, *tree.descendants()):
+    for node in tree.descendants():
         waiting = set[str]()
         for statement in node.children("Stmts"):
-            inside = [statement, *statement.descendants()]
             waiting -= {
                 param.text()
-                for one in inside
+                for one in (statement.descendants() if waiting else ())
                 if one.kind == "ParamExp" and (param := one.child("Param")) is not None
             }
             command = statement.child("Cmd")

@@ -143,12 +143,18 @@ class SyntaxNode:
 
     def descendants(self) -> Iterator[SyntaxNode]:
         """This node and all below it, parents before their children."""
-        yield self
-        for name, value in self._data.items():
-            children = [self.child(name)] if isinstance(value, dict) else self.children(name)
-            for node in children:
-                if node is not None:
-                    yield from node.descendants()
+        waiting: list[Mapping[str, JsonValue]] = [self._data]
+        while waiting:
+            data = waiting.pop()
+            yield SyntaxNode(data, self._script)
+            below: list[Mapping[str, JsonValue]] = []
+            for value in data.values():
+                # Most mappings are positions, which are no nodes.
+                if isinstance(value, dict) and "Offset" not in value:
+                    below.append(value)
+                elif isinstance(value, list):
+                    below += [one for one in value if isinstance(one, dict)]
+            waiting += reversed(below)
 
 
 def parse_bash(text: str, file: str, place: Location | None = None) -> SyntaxNode:
