@@ -453,7 +453,7 @@ def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Se
 def _is_repeated(
     calls: Sequence[tuple[Sequence[Value], Named]], positional: Sequence[Value], named: Named
 ) -> bool:
-    """Whether one of the open calls of a function has the same arguments: following it again tells nothing."""
+    """Whether an open call of a function has the same arguments: following it again tells nothing."""
     return any(
         len(given) == len(positional)
         and names.keys() == named.keys()
