@@ -153,7 +153,7 @@ def test_whose_hardware_ran_it_signed_or_claimed(
     # A claim is not believed: the square stays without hardware.
     lab.open("index.html")
     tiles = lab.js(
-        "return [...document.querySelectorAll('#rows tr')].map((row) => row.querySelector('td:last-child .tile').getAttribute('aria-label'))"
+        "return [...document.querySelectorAll('#rows tr')].map((row) => row.querySelector('td:last-child .tile .hidden').textContent)"
     )
     assert "hardware" in tiles[0] or "硬件" in tiles[0]
     assert "hardware" not in tiles[1]

@@ -479,7 +479,7 @@ def _remarks(measurements: ResolveMeasured) -> list[str]:
     remarks += [f"{url} did not respond and was not searched." for url in measurements.unreachable]
     remarks += [
         f"Override of the requirement {one.requirement} of {one.of} {one.version}: the lock has "
-        f"{one.locked or 'no such package'}. {one.reason.rstrip('.')} ({one.source})."
+        f"{one.locked or 'no such package'}. Reason: {one.reason.rstrip('.')} ({one.source})."
         for one in measurements.hidden
     ]
     return [*remarks, *measurements.archives]

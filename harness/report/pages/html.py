@@ -10,7 +10,7 @@ from harness.report.model.marks import Mark
 from harness.report.model.report_model import ReportModel
 from harness.report.model.visible_text import counted, duration, moment
 from harness.report.pages.changes_page import change_summary, changes_page
-from harness.report.pages.chinese import reason_words
+from harness.report.pages.chinese import grammar, ordered_forms, reason_words, written_forms
 from harness.report.pages.convergence_page import convergence_page
 from harness.report.pages.first_screen import shown_changes, shown_hosts
 from harness.report.pages.grid import grid_axes, shortened
@@ -65,12 +65,15 @@ def _as_json(value: object) -> str:
 
 @cache
 def _pages_words() -> str:
-    return _as_json(json.loads(resource("words", "chinese.json")))
+    words = json.loads(resource("words", "chinese.json"))
+    return _as_json({**words, "patterns": written_forms(words["patterns"]), "grammar": grammar()})
 
 
 @cache
 def _reasons() -> str:
-    return _as_json(reason_words())
+    words = reason_words()
+    texts = {english: chinese for english, chinese in words.items() if "{" not in english}
+    return _as_json({"words": texts, "patterns": written_forms(ordered_forms(words))})
 
 
 def _index(model: ReportModel, writer: PageWriter) -> str:

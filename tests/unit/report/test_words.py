@@ -32,6 +32,7 @@ FORMS = {
     "{ID}": r"[A-Z][A-Z0-9-]+",
     "{name}": r"\S+",
     "{}": ".+?",
+    "{text}": ".+?",
     "{s}": r"(?:s?|\{\})",
     "{was}": r"(?:was|were|\{\})",
 }
@@ -72,7 +73,7 @@ def test_the_page_and_the_documentation_translate_alike() -> None:
 def test_patterns_use_every_part_of_the_text_once() -> None:
     for english, chinese in [*DATA["patterns"], *REASONS.items()]:
         places = re.findall(r"\{(\d)\}", chinese)
-        parts = len(re.findall(r"\{(?:#|ID|name)?\}", english))
+        parts = len(re.findall(r"\{(?:#|ID|name|text)?\}", english))
         assert sorted(places) == [str(place + 1) for place in range(parts)], english
 
 
@@ -126,7 +127,7 @@ def test_what_is_said_often_has_its_chinese(text: str) -> None:
 
 
 def _expression(english: str) -> re.Pattern[str]:
-    parts = re.split(r"(\{(?:#|s|was|ID|name)?\})", english)
+    parts = re.split(r"(\{(?:#|s|was|ID|name|text)?\})", english)
     return re.compile("".join(FORMS.get(part) or re.escape(part) for part in parts), re.DOTALL)
 
 

@@ -94,9 +94,11 @@ const makeGrid = (data, { $, make, memory, say }) => {
       return node;
     });
   }
-  // For a node whose words are in the name of the link around it.
+  // For a node whose words are in the link around it.
   const silent = (node) => { node.setAttribute("aria-hidden", "true"); return node; };
   const countWords = (counts) => inOrder(counts).map(([kind, count]) => `${count} ${say(data.marks[kind[0]][1])}${kind[1] === "-" ? "" : ` ${say(data.evidence[kind[1]][1])}`}`).join(", ");
+  // Counts to look at, and in words for those who listen.
+  const countParts = (counts, head = "") => [make("span", { class: "hidden" }, head + countWords(counts)), ...countNodes(counts).map(silent)];
   const MARKS = Object.keys(data.marks);
   function folded(place, tier) {
     const row = data.rows[place];
@@ -108,7 +110,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
     const { test } = state;
     if (dim) { state.test = null; counts = tally([place], tier.from, tier.to); state.test = test; }
     const key = `${tier.name} ${[...counts].join()} ${changed}`;
-    const link = stamped(key, () => make("a", { class: `tile fold${changed ? " changed" : ""}`, tabindex: "-1", "aria-label": `${say(tier.name)}: ${countWords(counts)}` }, ...countNodes(counts).map(silent)));
+    const link = stamped(key, () => make("a", { class: `tile fold${changed ? " changed" : ""}`, tabindex: "-1" }, ...countParts(counts, `${say(tier.name)}: `)));
     let first = -1;
     for (let check = tier.from; check < tier.to; check++) {
       const code = verdicts[(check - tier.from) * 2];
@@ -381,7 +383,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
       const places = groups.get(`${y},${x}`);
       if (!places) return make("td", {}, make("span", { class: "void", title: say("no cell") }, "·"));
       const counts = tally(places);
-      const button = make("button", { type: "button", "data-pivot": `${data.axes[down]}="${whole(y)}" & ${data.axes[across]}="${whole(x)}"`, "aria-label": countWords(counts) }, ...countNodes(counts));
+      const button = make("button", { type: "button", "data-pivot": `${data.axes[down]}="${whole(y)}" & ${data.axes[across]}="${whole(x)}"` }, ...countParts(counts));
       return make("td", {}, button);
     })));
     const corner = make("th", { scope: "col" }, `${data.axes[down]} \\ ${data.axes[across]}`);

@@ -3,39 +3,44 @@
 // Names, versions and commands (translate="no", code) stay as they are; so does a text without a translation.
 const makeLanguage = (data) => {
   const SKIPPED = "[translate=no], code, pre, kbd, script, style, svg, textarea, dialog, .prose, .loglines, #rows, #head, #pivot-box, #language";
-  // Between two sentences; and a text of which only the beginning is shown.
-  const SENTENCE = /(?<=[.!?]) +(?=[A-Z0-9])/;
-  const CUT = /^(.*)… \(([0-9,]+) more characters\)$/s;
   const ATTRIBUTES = ["title", "aria-label", "placeholder"];
-  // {#} is a number, {} any text, which is translated too, {ID} the name of a rule, {name} a text without blanks, {s} and {was} endings of a plural.
-  const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
-  const PART = /(\{(?:#|s|was|ID|name)?\})/;
-  const expression = (english) => english.split(PART).map((part) => ({ "{#}": "([0-9][0-9,]*)", "{ID}": "([A-Z][A-Z0-9-]+)", "{name}": "(\\S+)", "{}": "(.+?)", "{s}": "s?", "{was}": "(?:was|were)" })[part] ?? escaped(part)).join("");
+  // The grammar is that of chinese.py: how a text is taken apart, and forms with parts that differ.
+  const { enumerations } = data.grammar;
+  const [SENTENCE, CUT, QUOTED, PROSE] = [["sentence", ""], ["cut", "s"], ["quoted", "g"], ["prose", ""]].map(([name, flags]) => new RegExp(data.grammar[name], flags));
   // A search for the beginning is much faster than for the whole, and few texts begin alike.
-  const pattern = ([english, chinese]) => [english.slice(0, english.search(/\{|$/)), new RegExp(`^${expression(english)}$`, "s"), chinese];
+  const pattern = ([start, english, ...chinese]) => [start, new RegExp(`^(?:${english})$`, "s"), ...chinese];
   const words = new Map(Object.entries(data.words));
   const patterns = data.patterns.map(pattern);
   const known = new Map();
   let chinese = false;
 
-  // A text that goes on into another sentence, or that splits a pair of brackets, is no part of a pattern.
-  const isPart = (text) => !SENTENCE.test(text) && !/[()]/.test(withoutPairs(text));
+  // Whether a text may stay as it is inside a Chinese sentence: a name, a value or a quotation, with whole pairs of brackets.
+  const isPart = (text, free) => !SENTENCE.test(text) && !/[()]/.test(withoutPairs(text)) && (free || !PROSE.test(text.replace(QUOTED, "")));
   const withoutPairs = (text) => { const rest = text.replace(/\([^()]*\)/g, ""); return rest === text ? text : withoutPairs(rest); };
   function translated(text) {
     if (words.has(text)) return words.get(text);
     const cut = CUT.exec(text);
     if (cut) return `${translated(cut[1]) ?? cut[1]}…（还有 ${cut[2]} 个字符）`;
-    for (const [start, whole, form] of patterns) {
+    for (const [start, whole, form, free] of patterns) {
       const found = text.startsWith(start) ? whole.exec(text) : null;
       const parts = found && found.map((part, place) => (place ? translated(part) ?? translated(part.replace(/\.$/, "")) : null) ?? part);
-      if (found && !found.some((part, place) => place && parts[place] === part && !isPart(part))) return form.replace(/\{(\d)\}/g, (_, place) => parts[place]);
+      if (found && !found.some((part, place) => place && parts[place] === part && !isPart(part, free.includes(place - 1)))) return form.replace(/\{(\d)\}/g, (_, place) => parts[place]);
     }
     // A paragraph by its sentences, an enumeration by its parts.
+    const paragraph = bySentences(text, "every");
+    if (paragraph !== null) return paragraph;
+    for (const [mark, chinese] of enumerations) {
+      const parts = text.split(mark).map((part, _, all) => (all.length > 1 ? translated(part) : null));
+      if (!parts.includes(null)) return parts.join(chinese);
+    }
+    return null;
+  }
+  // A paragraph of several sentences, of which every one or some have their Chinese.
+  function bySentences(text, enough) {
     const sentences = text.split(SENTENCE);
-    const said = sentences.length > 1 ? sentences.map(sentence) : [];
-    if (said.some((part) => part !== null)) return said.map((part, i) => part ?? sentences[i]).join(" ").replaceAll("。 ", "。");
-    const parts = text.split(", ").map((part, _, all) => (all.length > 1 ? translated(part) : null));
-    return parts.includes(null) ? null : parts.join("，");
+    if (sentences.length === 1) return null;
+    const said = sentences.map(sentence);
+    return said[enough]((part) => part !== null) ? said.map((part, i) => part ?? sentences[i]).join(" ").replaceAll("。 ", "。") : null;
   }
   // A sentence; many are an entry of the list of words with a full stop.
   function sentence(text) {
@@ -45,7 +50,7 @@ const makeLanguage = (data) => {
   function inChinese(text) {
     const bare = text.trim().replace(/\s+/g, " ");
     if (!bare) return text;
-    if (!known.has(bare)) known.set(bare, translated(bare) ?? translated(bare.replace(/[.,:]$/, "")) ?? bare);
+    if (!known.has(bare)) known.set(bare, translated(bare) ?? translated(bare.replace(/[.,:]$/, "")) ?? bySentences(bare, "some") ?? bare);
     const said = known.get(bare);
     return said === bare ? text : text.match(/^\s*/)[0] + said + text.match(/\s*$/)[0];
   }
@@ -96,11 +101,8 @@ const makeLanguage = (data) => {
     loading = document.createElement("script");
     loading.src = document.querySelector('script[src$="assets/words.js"]').src.replace(/assets\/words\.js$/, "data/reasons.zh.js");
     loading.addEventListener("load", () => {
-      const forms = Object.entries(window.NPU_MATRIX_REASONS);
-      for (const [english, form] of forms) if (!english.includes("{")) words.set(english, form);
-      // The form with the most words of its own comes first.
-      const literal = ([english]) => english.split(PART).filter((_, place) => place % 2 === 0).join("").length;
-      patterns.push(...forms.filter(([english]) => english.includes("{")).sort((a, b) => literal(b) - literal(a)).map(pattern));
+      for (const [english, form] of Object.entries(window.NPU_MATRIX_REASONS.words)) words.set(english, form);
+      patterns.push(...window.NPU_MATRIX_REASONS.patterns.map(pattern));
       known.clear();
       if (chinese) done();
     });
