@@ -13,7 +13,7 @@ from harness.errors import InputError, Location
 from harness.settings import Settings
 
 # The keys of `FORMATS` in harness/workspace/ci/host_jobs.py, which `--help` need not import.
-FORMATS = ("kubernetes", "slurm", "compose", "runners")
+FORMATS = ("kubernetes", "slurm", "compose", "bake", "runners")
 
 
 @click.command(
@@ -23,7 +23,7 @@ FORMATS = ("kubernetes", "slurm", "compose", "runners")
     "  npu-matrix --engine found jobs kubernetes --image registry/our-image:1 --only as-found\n"
     "  npu-matrix --profile full jobs runners --repository https://github.com/us/patches > values.yaml",
 )
-@click.argument("shape", metavar="{kubernetes|slurm|compose|runners}", type=click.Choice(FORMATS))
+@click.argument("shape", metavar="{kubernetes|slurm|compose|bake|runners}", type=click.Choice(FORMATS))
 @only_option("Cells or stacks to run; a,b or repeated. Default: the profile.")
 @check_option("Checks to run, and what they need; a,b or repeated. Default: the profile.")
 @click.option(
@@ -58,6 +58,8 @@ def command(
     settings: Settings, /, shape: str, only: tuple[str, ...], checks: tuple[str, ...], **options: Any
 ) -> None:
     """Write jobs that run the planned cells on hosts with NPUs: for Kubernetes, Slurm, compose, or runners.
+
+    `bake` is a file for `docker buildx bake` with the images of the cells.
 
     Nothing is started. The jobs read the checkout in a folder that they share, and each writes its outcomes
     below `ledgers` there; `npu-matrix ledger merge ledgers/*` collects them afterwards. `runners` are values

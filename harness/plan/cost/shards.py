@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,7 +95,8 @@ class _Costs:
 
     def of(self, keys: Iterable[str]) -> float:
         """Seconds of these tasks, without those that they need."""
-        return sum(self._seconds[key] for key in keys)
+        # Exact, so that the order of a set, which is another one in every process, does not decide a tie.
+        return math.fsum(self._seconds[key] for key in keys)
 
 
 def _distribute(

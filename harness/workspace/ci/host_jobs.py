@@ -1,4 +1,5 @@
-"""Jobs that run the hardware cells of a plan: Kubernetes, Slurm, compose, or runners of GitHub on Kubernetes.
+"""Jobs that run the hardware cells of a plan: Kubernetes, Slurm, compose, or runners of GitHub on Kubernetes;
+and the images of the cells for `docker buildx bake`.
 
 The jobs of a plan share a folder: the checkout, which they read, and below it `ledgers`, in which each has
 its own state. `npu-matrix ledger merge ledgers/*` collects them. A job asks its host as every run does, so on
@@ -11,6 +12,7 @@ gha-runner-scale-set; Kubernetes, "Jobs". Devices and driver files are those of 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -281,11 +283,40 @@ def _yaml(usage: str, content: Mapping[str, Any]) -> str:
     return f"# {usage}; afterwards: {MERGE}\n{text}"
 
 
+def as_bake(jobs: Sequence[HostJob], _options: HostJobOptions) -> str:
+    """A file for `docker buildx bake` with one image for each cell, and a group for each SoC.
+
+    The context of an image is `npu-matrix lock CELL --export dockerfile --output images/CELL`.
+    """
+    targets: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, list[str]]] = {"default": {"targets": []}}
+    for job in jobs:
+        for cell in job.shard.cells:
+            if cell not in targets:
+                targets[cell] = {
+                    "context": f"${{CONTEXTS}}/{cell}",
+                    "platforms": [f"linux/{PLATFORMS.get(job.arch, job.arch)}"],
+                    "tags": [f"${{REPOSITORY}}/{cell}:${{TAG}}"],
+                    "args": {"REGISTRY": "${REGISTRY}"},
+                    "labels": {"npu-matrix.cell": cell},
+                }
+                groups.setdefault(job.soc, {"targets": []})["targets"].append(cell)
+                groups["default"]["targets"].append(cell)
+    variables = {"CONTEXTS": "images", "REPOSITORY": "npu-matrix", "TAG": "latest", "REGISTRY": ""}
+    content = {
+        "variable": {name: {"default": value} for name, value in variables.items()},
+        "group": groups,
+        "target": targets,
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
 #: Format -> what writes it.
 FORMATS: Mapping[str, Callable[[Sequence[HostJob], HostJobOptions], str]] = {
     "kubernetes": as_kubernetes,
     "slurm": as_slurm,
     "compose": as_compose,
+    "bake": as_bake,
     "runners": as_runners,
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -139,3 +141,51 @@ def test_the_command_prints_the_file_and_what_each_job_costs(
         main([*common, "verl-0-9-1*sim*"])
     assert ended.value.code == 2
     assert "no planned cell is on an NPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("shape", "file"), [("bake", "docker-bake.json"), ("compose", "compose.yaml")])
+def test_the_files_of_the_shipped_cells_are_current(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: str, file: str
+) -> None:
+    shutil.copy(shipped_file("matrix.yaml"), tmp_path)
+    shutil.copytree(shipped_file("patches"), tmp_path / "patches")
+    command = [
+        "--root",
+        str(tmp_path),
+        "--cache",
+        str(tmp_path / "cache"),
+        "--profile",
+        "default",
+        "jobs",
+        shape,
+    ]
+    committed = shipped_file(f"docker/{file}").read_text("utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert not ended.value.code
+    current = capsys.readouterr().out
+    assert current == committed, f"npu-matrix --profile default jobs {shape} --output docker/{file}"
+    # A cell with another CANN has another id, image and host.
+    matrix = (tmp_path / "matrix.yaml").read_text("utf-8")
+    changed = matrix.replace("      cann: 8.3.RC1.alpha002\n", "      cann: 8.5.0\n", 1)
+    assert changed != matrix
+    (tmp_path / "matrix.yaml").write_text(changed, "utf-8")
+    with pytest.raises(SystemExit):
+        main(command)
+    assert capsys.readouterr().out != committed
+
+
+def test_the_bake_file_has_one_image_for_each_cell_and_a_group_for_each_host(
+    jobs: tuple[HostJob, ...],
+) -> None:
+    made = json.loads(FORMATS["bake"](jobs, OPTIONS))
+    cells = {cell for job in jobs for cell in job.shard.cells}
+    assert set(made["target"]) == set(made["group"]["default"]["targets"]) == cells
+    assert len(made["group"]["default"]["targets"]) == len(cells)
+    (a3,) = made["group"]["a3"]["targets"]
+    assert a3.startswith("one-step-off-2card-")
+    assert made["target"][a3]["platforms"] == ["linux/arm64"]
+    # Bake refuses names with other characters.
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in made["target"])
+    variables = set(re.findall(r"\$\{(\w+)\}", json.dumps(made["target"])))
+    assert variables == set(made["variable"])
