@@ -15,13 +15,14 @@ from harness.serialisation import JsonValue, json_object
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.compat.api.api_measurements import ApiFinding
+    from harness.compat.api.api_measurements import ApiFinding, ApiMeasured
     from harness.sources.packages.release_fetcher import ReleaseFetcher
 
 
 @click.group(
     "api",
     epilog="\b\nExamples:\n  npu-matrix api check verl-0-9-0\n"
+    "  npu-matrix api check vllm-ascend==0.9.1 vllm==0.9.2\n"
     "  npu-matrix api diff transformers==4.57.6 transformers==5.5.4\n"
     "  npu-matrix api survival verl vllm --range 0.9.0..0.11.0",
 )
@@ -32,8 +33,14 @@ def command() -> None:
 command.add_command(survival)
 
 
-@command.command("check")
-@click.argument("cell", shell_complete=complete_cells)
+@command.command(
+    "check",
+    epilog="\b\nExamples:\n  npu-matrix api check verl-0-9-0\n"
+    "  npu-matrix api check vllm-ascend==0.9.1 vllm==0.9.2 torch-npu==2.5.1\n"
+    "  npu-matrix api check verl@796871d7 vllm==0.11.0 transformers==4.57.6",
+)
+@click.argument("target", metavar="CELL | CONSUMER", shell_complete=complete_cells)
+@click.argument("providers", metavar="[PROVIDER]...", nargs=-1)
 @click.option(
     "--all",
     "everything",
@@ -47,13 +54,75 @@ command.add_command(survival)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def check(settings: Settings, cell: str, everything: bool, history: bool, as_json: bool) -> int:
-    """List used names that the locked versions of CELL do not have.
+def check(
+    settings: Settings,
+    target: str,
+    providers: tuple[str, ...],
+    everything: bool,
+    history: bool,
+    as_json: bool,
+) -> int:
+    """List used names that the locked versions of CELL, or the releases of PROVIDER, do not have.
 
-    If CELL could not be resolved, the versions of its pins are checked instead.
-    The names that verl, vllm-ascend and our patches use are checked.
-    Exits with 1 when a module that every training imports would fail to import.
+    CELL: the names that verl, vllm-ascend and our patches use are checked. If CELL could not be resolved, the
+    versions of its pins are checked. Exits with 1 when a module that every training imports would fail.
+
+    CONSUMER PROVIDER...: any packages, as NAME==VERSION or NAME@COMMIT, without a cell or a lock. With
+    torch-npu as a provider, calls of NPU operators are checked too. Exits with 1 when a use breaks, or
+    when the consumer uses nothing of the providers.
     """
+    from harness.compat.api.release_pairs import is_release
+
+    if is_release(target):
+        return _check_releases(settings, target, providers, everything, history, as_json)
+    if providers:
+        raise click.UsageError("providers are for a release such as verl==0.9.0, not for a cell")
+    return _check_cell(settings, target, everything, history, as_json)
+
+
+def _check_releases(
+    settings: Settings,
+    consumer: str,
+    providers: tuple[str, ...],
+    everything: bool,
+    history: bool,
+    as_json: bool,
+) -> int:
+    from harness.compat.api.api_check import with_last_releases
+    from harness.compat.api.release_pairs import check_releases, read_package
+
+    if not providers:
+        raise click.UsageError("name at least one provider, for example vllm==0.9.1")
+    source = _source(settings)
+    found = check_releases(
+        read_package(consumer, source), [read_package(one, source) for one in providers], source
+    )
+    names = with_last_releases(found.names, source, everything=history)
+    if as_json:
+        report: dict[str, JsonValue] = {"schema": {"name": "npu-matrix.api-check", "version": 1}}
+        report |= json_object(names)
+        report["operators"] = [json_object(one) for one in found.operators]
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print_names(names, everything)
+        for one in found.operators:
+            if everything or not one.guarded:
+                click.echo(f"{'guarded' if one.guarded else 'error':<8} {one} (torch-npu)")
+        click.echo(f"{found.uses} uses were checked" + ("" if found.uses else ": nothing is known"))
+    return EXIT_UNEXPECTED if found.breaks or not found.uses else EXIT_OK
+
+
+def _print_names(measured: ApiMeasured, everything: bool) -> None:
+    for finding in measured.findings:
+        if finding.breaks or everything:
+            click.echo(f"{_level(finding):<8} {finding}")
+    for pair in measured.pairs:
+        click.echo(f"checked {pair}")
+    for file in measured.unparsed:
+        click.echo(f"not checked: this Python cannot parse {file}")
+
+
+def _check_cell(settings: Settings, cell: str, everything: bool, history: bool, as_json: bool) -> int:
     from harness.compat.api.api_analysis import examine
     from harness.compat.api.api_check import gather, with_last_releases
     from harness.compat.checks import CHECKS
@@ -84,11 +153,7 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
         report |= json_object(measured)
         click.echo(json.dumps(report, indent=2))
         return EXIT_UNEXPECTED if failed else EXIT_OK
-    for finding in measured.findings:
-        if finding.breaks or everything:
-            click.echo(f"{_level(finding):<8} {finding}")
-    for pair in measured.pairs:
-        click.echo(f"checked {pair}")
+    _print_names(measured, everything)
     if not resolved.locked_archives:
         click.echo("the cell has no lock: versions are those of its pins, or the newest ones in their range")
     for one in measured.misfits:

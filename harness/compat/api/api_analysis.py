@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.compat.api.api_measurements import ApiFinding, ApiMeasured, CheckedPair
-from harness.compat.api.consumers import CONSUMERS
+from harness.compat.api.consumers import CONSUMERS, Consumer
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.analysis_process import serve
-from harness.compat.uses.package_pairs import ConsumerAnalysis, Package
+from harness.compat.uses.package_pairs import PROVIDERS, ConsumerAnalysis, Package
 from harness.compat.uses.use_finding import UseFinding
 from harness.sources.packages.release_archive import ReleaseArchive
 
@@ -39,7 +39,7 @@ class ApiRequest:
     absent_commits: tuple[str, ...] = ()
 
 
-def examine(request: ApiRequest) -> ApiMeasured:
+def examine(request: ApiRequest, consumers: Sequence[Consumer] = CONSUMERS) -> ApiMeasured:
     """Check each consumer in the request against each of its providers, and what our patches break in it."""
     cache = AnalysisCache(folder=request.cache / "pairs", code=request.code)
     packages = {package.name: package for package in request.packages}
@@ -47,12 +47,14 @@ def examine(request: ApiRequest) -> ApiMeasured:
     findings: list[ApiFinding] = []
     uses: Counter[str] = Counter()
     unparsed: set[str] = set()
-    for consumer in CONSUMERS:
+    for consumer in consumers:
         package = packages.get(consumer.package)
         providers = [packages[name] for name in consumer.providers if name in packages]
         if package is None or not (providers or package.changes):
             continue
-        analysis = ConsumerAnalysis(package, cache)
+        # A package that others use, such as vllm, can also be a consumer.
+        tops = PROVIDERS.union(provider.top for provider in providers) - {package.top}
+        analysis = ConsumerAnalysis(package, cache, tops)
         imported = analysis.imported_modules(consumer.roots)
         made_for = {provider.name: provider for provider in request.made_for.get(package.name, ())}
         results = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.own_names import broken_own_names
-from harness.compat.uses.package_uses import PackageUses, find_uses, imported_modules
+from harness.compat.uses.package_uses import NOT_SHIPPED, PackageUses, find_uses, imported_modules
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_check import check_uses
 from harness.compat.uses.use_finding import UseFinding
@@ -39,10 +40,16 @@ class Package:
         """Name and version."""
         return f"{self.name} {self.version}"
 
-    @property
+    @cached_property
     def top(self) -> str:
-        """The top-level name to import."""
-        return self.name.replace("-", "_")
+        """The top-level name to import: that of the package, or the one with most modules (megatron-core)."""
+        own = self.name.replace("-", "_")
+        if own in PROVIDERS or own in self.surface.packages:
+            return own
+        modules = Counter(module.partition(".")[0] for module, _file in self.surface.files())
+        return max(
+            (name for name in modules if name not in NOT_SHIPPED), key=modules.__getitem__, default=own
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -62,13 +69,14 @@ class Package:
             {member: None if text is None else text.encode() for member, text in self.changes.items()},
         )
 
-    def uses(self, cache: AnalysisCache) -> PackageUses:
-        """Every use of `PROVIDERS`, without the changes."""
+    def uses(self, cache: AnalysisCache, others: Collection[str] = ()) -> PackageUses:
+        """Every use of `PROVIDERS` or of other top-level names, without the changes."""
+        providers = frozenset(others) or PROVIDERS
         return cache.get(
             "uses",
-            [self.digest, *sorted(PROVIDERS)],
+            [self.digest, *sorted(providers)],
             PackageUses,
-            lambda: find_uses(self.surface, PROVIDERS, cache),
+            lambda: find_uses(self.surface, providers, cache),
         )
 
 
@@ -85,15 +93,16 @@ class PairResult:
 
 
 class ConsumerAnalysis:
-    """Checks one consumer's uses of several providers."""
+    """Checks one consumer's uses of several providers: of `PROVIDERS`, or of other top-level names."""
 
-    def __init__(self, consumer: Package, cache: AnalysisCache) -> None:
+    def __init__(self, consumer: Package, cache: AnalysisCache, others: Collection[str] = ()) -> None:
         self._consumer = consumer
         self._cache = cache
+        self._providers = frozenset(others) or PROVIDERS
 
     @cached_property
     def _uses(self) -> PackageUses:
-        return self._consumer.uses(self._cache)
+        return self._consumer.uses(self._cache, self._providers)
 
     def check_provider(self, provider: Package, made_for: Package | None) -> PairResult:
         """Check the consumer, with our patches applied, against one provider.
@@ -102,6 +111,8 @@ class ConsumerAnalysis:
         """
         consumer = self._consumer
         inputs = [consumer.digest, provider.label, provider.digest, made_for.digest if made_for else ""]
+        if self._providers != PROVIDERS:
+            inputs += sorted(self._providers)
         found = self._cache.get("pair", inputs, PairResult, lambda: self._check(provider, made_for))
         if not consumer.changes:
             return found

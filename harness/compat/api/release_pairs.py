@@ -1,0 +1,107 @@
+"""Check the uses of one package against others, in any releases or commits: without a cell or a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from harness.compat.api.api_analysis import ApiRequest, examine
+from harness.compat.api.api_measurements import ApiFinding, ApiMeasured, CheckedPair
+from harness.compat.api.consumers import CONSUMERS, Consumer
+from harness.compat.operators.operator_analysis import (
+    find_misuses,
+    read_torch_npu_api,
+    read_torch_npu_uses,
+)
+from harness.compat.operators.operator_measurements import TorchNpuMisuse
+from harness.compat.uses.analysis_cache import AnalysisCache, analysis_code
+from harness.compat.uses.package_pairs import Package
+from harness.errors import InputError
+from harness.sources.packages.lockfile import normal_name
+from harness.sources.packages.release_fetcher import ReleaseFetcher
+
+TORCH_NPU = "torch-npu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedReleases:
+    """The names that one package uses of others, and its NPU operators if torch-npu is one of them."""
+
+    names: ApiMeasured
+    operators: tuple[TorchNpuMisuse, ...] = ()
+
+    @property
+    def uses(self) -> int:
+        """How many uses were compared."""
+        return sum(self.names.uses.values())
+
+    @property
+    def breaks(self) -> bool:
+        """Whether a use without a guard breaks, at import or when it is called."""
+        return any(one.breaks for one in self.names.findings) or any(
+            not one.guarded for one in self.operators
+        )
+
+
+def is_release(text: str) -> bool:
+    """Whether a text names a release (`vllm==0.9.1`) or a commit (`verl@796871d7`), and so no cell."""
+    return "==" in text or "@" in text
+
+
+def read_package(spec: str, source: ReleaseFetcher) -> Package:
+    """The sources of `name==version` or `name@commit`; InputError if they are not available."""
+    name, mark, version = spec.partition("==")
+    name, _at, commit = (name, "", "") if mark else spec.partition("@")
+    if not (name and (version or commit)):
+        raise InputError(
+            f"{spec!r} names neither a release nor a commit",
+            fix="write it like vllm==0.9.1, or verl@796871d7 for a commit of a mirror",
+        )
+    package = normal_name(name)
+    sources = source.find(package, version, commit)
+    if sources is None and commit:
+        raise InputError(
+            f"no mirror has the commit {commit} of {package}",
+            fix="fetch a clone with `npu-matrix mirrors update`, or name one in NPU_MATRIX_MIRRORS",
+        )
+    if sources is None:
+        source.require(package, version)
+        raise InputError(f"the sources of {package} {version} cannot be read", fix="choose another version")
+    return Package(name=package, version=version or commit[:12], file=sources.file)
+
+
+def check_releases(
+    consumer: Package, providers: Sequence[Package], source: ReleaseFetcher
+) -> CheckedReleases:
+    """Check what the consumer uses of each provider."""
+    known = next((one for one in CONSUMERS if one.package == consumer.name), None)
+    others = tuple(one for one in providers if one.name != TORCH_NPU)
+    request = ApiRequest(cache=source.cache, code=analysis_code(), packages=(consumer, *others))
+    asked = Consumer(
+        package=consumer.name,
+        providers=tuple(one.name for one in others),
+        roots=known.roots if known else (consumer.top,),
+    )
+    names = examine(request, (asked,))
+    names = replace(names, findings=tuple(one for one in names.findings if not _is_elsewhere(one, others)))
+    torch_npu = next((one for one in providers if one.name == TORCH_NPU), None)
+    if torch_npu is None:
+        return CheckedReleases(names=names)
+    uses = read_torch_npu_uses(consumer, AnalysisCache(folder=source.cache / "pairs", code=request.code))
+    found = find_misuses(consumer.name, uses, read_torch_npu_api(torch_npu.version, torch_npu.file))
+    pair = CheckedPair(consumer.name, consumer.version, torch_npu.name, torch_npu.version)
+    counts = {
+        **names.uses,
+        consumer.name: names.uses.get(consumer.name, 0) + len(uses.calls) + len(uses.names),
+    }
+    return CheckedReleases(names=replace(names, pairs=(*names.pairs, pair), uses=counts), operators=found)
+
+
+def _is_elsewhere(finding: ApiFinding, providers: Sequence[Package]) -> bool:
+    """Whether another package can have the name: several share the folder `megatron`."""
+    top, _dot, rest = finding.name.partition(".")
+    module = f"{top}.{rest.partition('.')[0]}"
+    return any(
+        one.top == top and top not in dict(one.surface.files()) and not one.surface.has_module(module)
+        for one in providers
+    )
