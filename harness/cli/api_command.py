@@ -62,7 +62,7 @@ def check(
     history: bool,
     as_json: bool,
 ) -> int:
-    """List used names that the locked versions of CELL, or the releases of PROVIDER, do not have.
+    """List names that packages use and others do not have.
 
     CELL: the names that verl, vllm-ascend and our patches use are checked. If CELL could not be resolved, the
     versions of its pins are checked. Exits with 1 when a module that every training imports would fail.
@@ -71,7 +71,7 @@ def check(
     torch-npu as a provider, calls of NPU operators are checked too. Exits with 1 when a use breaks, or
     when the consumer uses nothing of the providers.
     """
-    from harness.compat.api.release_pairs import is_release
+    from harness.compat.release_pairs import is_release
 
     if is_release(target):
         return _check_releases(settings, target, providers, everything, history, as_json)
@@ -89,7 +89,7 @@ def _check_releases(
     as_json: bool,
 ) -> int:
     from harness.compat.api.api_check import with_last_releases
-    from harness.compat.api.release_pairs import check_releases, read_package
+    from harness.compat.release_pairs import check_releases, read_package
 
     if not providers:
         raise click.UsageError("name at least one provider, for example vllm==0.9.1")

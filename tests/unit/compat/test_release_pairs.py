@@ -28,6 +28,8 @@ def packages(wheels: Any) -> Any:
     wheels.add("shared", "1.0", files=shared)
     with zipfile.ZipFile(wheels.folder / "shared-1.0-py3-none-any.whl") as archive:
         kept = {name: archive.read(name) for name in archive.namelist() if name != "shared/__init__.py"}
+    record = "shared-1.0.dist-info/RECORD"
+    kept[record] = b"".join(row for row in kept[record].splitlines(True) if b"shared/__init__.py" not in row)
     with zipfile.ZipFile(wheels.folder / "shared-1.0-py3-none-any.whl", "w") as archive:
         for name, data in kept.items():
             archive.writestr(name, data)
