@@ -120,6 +120,11 @@ def figures() -> Iterator[Figure]:
         claim = f"of {len(own)} failure reports that are {half}"
         yield Figure(claim=f"{claim}, cause named rightly", measured=counts["right"] * share, unit="%")
         yield Figure(claim=f"{claim}, named wrongly", measured=counts["wrong"] * share, unit="%", limit=2)
+        # Whether a cause is wrong that nobody in the thread has named, only its authors could say.
+        told = [one for one in own if one.case.cause]
+        wrong = sum(one.answer == "wrong" for one in told)
+        claim_told = f"of {len(told)} of these whose thread states a cause, named wrongly"
+        yield Figure(claim=claim_told, measured=wrong * 100 / max(1, len(told)), unit="%", limit=2)
         clean = sum(one.found.is_clean for one in own)
         yield Figure(claim=f"{claim}, taken for a job that worked", measured=clean, limit=0)
 
