@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.outcome import Status
@@ -69,11 +69,13 @@ def judge_ablation(
     guarded_by: Iterable[str],
     full: Mapping[str, Status],
     left_out: Mapping[str, Status],
+    executing: Collection[str],
 ) -> Ablation:
     """Compare the statuses of a cell's checks with the patch (`full`) and without it (`left_out`).
 
-    The patch is `needed` if a check that passed no longer does, and `dead?` if none changed and every guard
-    ran. Guards that are tests are not run here; a patch with such a guard is never `dead?`.
+    executing: the checks that execute the code of the cell. The patch is `needed` if a check that passed no
+    longer does, and `dead?` if none changed and every guard ran; without a guard, if a check ran that
+    executes code. Guards that are tests are not run here; a patch with such a guard is never `dead?`.
     """
     changed = [name for name, status in full.items() if status is Status.PASS and _worse(left_out.get(name))]
     named = tuple(guarded_by)
@@ -93,6 +95,11 @@ def judge_ablation(
         return Ablation(
             patch=patch, result=UNKNOWN, reasons=(f"{what} passed both with and without the patch",)
         )
+    if not named and not set(compared) & set(executing):
+        reason = (
+            f"only checks that execute none of its code passed with and without it: {', '.join(compared)}"
+        )
+        return Ablation(patch=patch, result=UNKNOWN, reasons=(reason,))
     if tests:
         same = f"no status changes without the patch: {', '.join(compared)} still pass"
         reason = f"its guard {', '.join(tests)} is a test, which runs inside a cell and was not run here"

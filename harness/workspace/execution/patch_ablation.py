@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.errors import EXIT_OK
 from harness.matrix.model.cell import Cell
-from harness.outcome import Status
+from harness.outcome import Status, Tier
 from harness.patchstack.apply.classify import LoadedPatch
 from harness.patchstack.stacks.ablation import UNKNOWN, Ablation, ablate_statically, judge_ablation
 from harness.patchstack.stacks.patch_selection import select_by_name
@@ -86,12 +86,16 @@ def _run_without(
     """Run the cell with all patches, then without each one; also returns whether it was interrupted."""
     found: dict[str, Ablation] = {}
     with local_run(settings) as (executor, stopped), open_ledger(settings) as ledger:
+        executing = {
+            task.check.name for task in full.plan.tasks.values() if task.check.tier.rank > Tier.BUILD.rank
+        }
         before = _statuses(full, ledger, executor, stopped, "with every patch")
         for patch, context in partial.items():
             if stopped():
                 break
             after = _statuses(context, ledger, executor, stopped, f"without {patch}")
-            found[patch] = judge_ablation(patch, _guards(settings.patches, patch), before, after)
+            guards = _guards(settings.patches, patch)
+            found[patch] = judge_ablation(patch, guards, before, after, executing)
         return found, stopped()
 
 

@@ -189,12 +189,23 @@ def test_ablation_by_comparing_trees() -> None:
 def test_ablation_by_comparing_statuses(
     full: dict[str, Status], left_out: dict[str, Status], result: str
 ) -> None:
-    found = judge_ablation("verl/fix", ["loss:advantage/equal-rewards"], full, left_out)
+    found = judge_ablation("verl/fix", ["loss:advantage/equal-rewards"], full, left_out, ["loss"])
     assert found.result == result
     assert found.reasons
 
 
+def test_a_patch_without_guard_is_not_called_dead_by_checks_that_execute_nothing() -> None:
+    same = {"resolve": Status.PASS, "api": Status.PASS}
+    found = judge_ablation("p", [], same, same, ["loss"])
+    assert found.result == UNKNOWN
+    assert "execute none of its code" in found.reasons[0]
+    same |= {"loss": Status.PASS}
+    assert judge_ablation("p", [], same, same, ["loss"]).result == DEAD
+    # A guard of its own decides, also if it only reads files.
+    assert judge_ablation("p", ["api"], same, same, []).result == DEAD
+
+
 def test_a_guard_that_still_passes_is_named() -> None:
     full = {"loss": Status.PASS, "grpo": Status.PASS}
-    found = judge_ablation("p", ["loss:x"], full, {"loss": Status.PASS, "grpo": Status.FAIL})
+    found = judge_ablation("p", ["loss:x"], full, {"loss": Status.PASS, "grpo": Status.FAIL}, [])
     assert "its guard loss still passes" in found.reasons
