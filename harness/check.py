@@ -111,6 +111,7 @@ class Check(Generic[M]):
     informed_by: like `needs`, but this check also runs if they fail.
     stops: whether a failure skips the more expensive tiers of the cell.
     device: whether the check runs on the device of the cell (npu or sim). It is not run without that device.
+    each_host: whether it runs on all hosts of the cell's recipe at the same time, once on each of them.
     timeout_s, expected_s: time limit, and estimated duration of a check that never ran, in seconds.
     applies: returns why the check does not apply to a cell, given its facet values, or "".
     holds: returns why a stored outcome can no longer be an input (its environment was deleted), or "".
@@ -134,6 +135,7 @@ class Check(Generic[M]):
     params: Mapping[str, Any] = field(default_factory=dict)
     stops: bool = True
     device: bool = False
+    each_host: bool = False
     timeout_s: float = 600.0
     expected_s: float = 1.0
     applies: Callable[[Mapping[str, Any]], str] = lambda _facets: ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     "  npu-matrix --engine docker rehearse --only 'gspo-async*' --check environment\n"
     "  npu-matrix rehearse --first-contact --only 'verl-0-9-0*'\n"
     "  npu-matrix rehearse --faults --only 'verl-0-9-0*'\n"
+    "  npu-matrix rehearse --hosts --only 'gspo-qwen3-30b*'\n"
     "  npu-matrix rehearse --list",
 )
 @click.option(
@@ -47,6 +49,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Instead, bring faults of cards, links and driver into the stand-in, and run `doctor` and `plan`.",
 )
+@click.option(
+    "--hosts",
+    "several",
+    is_flag=True,
+    help="Instead, run the check `hosts` of cells whose recipe needs several hosts, on as many stand-ins "
+    "with a Ray cluster. With --faults also while a host, its link, its driver or a card fails.",
+)
 @click.option("--list", "only_list", is_flag=True, help="Only print what the stand-in replaces.")
 @click.pass_obj
 def command(
@@ -58,6 +67,7 @@ def command(
     *,
     contact: bool,
     faults: bool,
+    several: bool,
     only_list: bool,
 ) -> int:
     """Run cells for NPUs on a stand-in for their host, with the commands that you run on the real one.
@@ -81,11 +91,19 @@ def command(
         return EXIT_OK
     if settings.lacks_matrix:
         settings = settings.with_shipped_matrix()
-    groups = host_groups(select_cells(settings, open_matrix(settings), only))
+    matrix = open_matrix(settings)
+    cells = select_cells(settings, matrix, only)
+    nodes = {cell.id: matrix.recipes[cell.recipe].nodes if cell.recipe else 1 for cell in cells}
+    if several:
+        cells = [cell for cell in cells if nodes[cell.id] > 1]
+    groups = host_groups(cells)
     if not groups:
-        return StatedExit(EXIT_NOTHING_SELECTED, ("no selected cell needs an NPU",))
+        what = "several hosts" if several else "an NPU"
+        return StatedExit(EXIT_NOTHING_SELECTED, (f"no selected cell needs {what}",))
     place = folder.absolute()
     place.mkdir(parents=True, exist_ok=True)
+    if several:
+        return _hosts(groups, nodes, place, settings, faults=faults)
     if contact:
         return _contact(groups, place, settings)
     if faults:
@@ -119,6 +137,24 @@ def _contact(groups: Sequence[HostGroup], place: Path, settings: Settings) -> St
         codes.append(code)
     done = codes.count(EXIT_OK)
     return StatedExit(max(codes), (f"{done} of {len(codes)} stand-in hosts were measured (simulated)",))
+
+
+def _hosts(
+    groups: Sequence[HostGroup], nodes: Mapping[str, int], place: Path, settings: Settings, *, faults: bool
+) -> StatedExit:
+    from harness.workspace.execution.rehearsed_hosts import rehearse_hosts
+
+    found = []
+    for group in groups:
+        for cell in group.cells:
+            one = replace(group, cells=(cell,))
+            click.echo(f"\n== {cell.id}: {nodes[cell.id]} x {group.host.shape.title}, simulated")
+            for tried in rehearse_hosts(one, nodes[cell.id], place, settings, faults=faults):
+                found.append(tried)
+                click.echo(f"{tried.fault}\n  {f'[ours] {tried.problem}' if tried.problem else tried.told}")
+    right = sum(not tried.problem for tried in found)
+    code = EXIT_OK if right == len(found) else EXIT_INCOMPLETE
+    return StatedExit(code, (f"{right} of {len(found)} runs on several hosts were as expected (simulated)",))
 
 
 def _faults(groups: Sequence[HostGroup], place: Path, settings: Settings) -> StatedExit:

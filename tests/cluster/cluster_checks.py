@@ -98,7 +98,7 @@ def check(name: str, run: Any, **more: Any) -> Check:
 
 LOCK = check("lock", lock)
 BUILD = check("build", build, tier=Tier.BUILD, needs=("lock",), holds=missing_folder, device=True)
-USE = check("use", use, tier=Tier.NUMERICS, needs=("build",), device=True)
+USE = check("use", use, tier=Tier.NUMERICS, needs=("build",), device=True, each_host=True)
 NAP = check("nap", nap)
 
 

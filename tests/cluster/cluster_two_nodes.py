@@ -44,10 +44,16 @@ if __name__ == "__main__":
         executor = connected(ledger, state, address)
         result = run_plan(plan, ledger, executor, judge_outcome)
         executor.close()
-    said = next(one.outcome for one in result.tasks.values() if one.outcome.check == "use")
+    said = next((one.outcome for one in result.tasks.values() if one.outcome.check == "use"), None)
+    reasons = [one.reason for one in result.without_outcome]
     nodes = said.measurements["said"].partition("nodes=")[2].partition(" ")[0].split(",") if said else []
     print(
         json.dumps(
-            {"statuses": [one.judgement.status.value for one in result.tasks.values()], "nodes": nodes}
+            {
+                "statuses": [one.judgement.status.value for one in result.tasks.values()],
+                "nodes": nodes,
+                "without": reasons
+                + [str(one.outcome.failure) for one in result.tasks.values() if one.outcome.failure],
+            }
         )
     )

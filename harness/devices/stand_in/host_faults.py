@@ -81,6 +81,15 @@ def host_faults(manager_nodes: int) -> Iterator[HostFault]:
     )
 
 
+def running_faults() -> Iterator[HostFault]:
+    """Faults that occur on a host while a check runs there. told: what the run has to say of them."""
+    name, text, told = _DRIVER_FAILURES[0]
+    yield HostFault(name=f"{name} any more", damage=_prints(text), told=told)
+    yield HostFault(
+        name="a card becomes unhealthy", damage=_unhealthy(1), told="npu-smi reports its health as Critical"
+    )
+
+
 _DRIVER_FAILURES = (
     (
         "the driver is not running",

@@ -35,7 +35,7 @@ _HCCN_TOOL = """\
 #!/bin/sh
 # The hccn_tool of a stand-in host (npu-matrix rehearse): -i CARD -ip -g and -i CARD -link -g.
 case "$*" in
-  *-ip*) printf 'ipaddr:192.168.%s.1\\nnetmask:255.255.255.0\\n' "$2" ;;
+  *-ip*) printf 'ipaddr:192.168.%s.NUMBER\\nnetmask:255.255.255.0\\n' "$2" ;;
   *-link*) printf 'link status: UP\\n' ;;
   *) exit 1 ;;
 esac
@@ -45,11 +45,15 @@ _VERSION = re.compile(r"[\w.+-]{1,60}")
 
 @dataclass(frozen=True, kw_only=True)
 class StandIn:
-    """A stand-in host: its kind, its CANN and the version of its driver, "" for the published one."""
+    """A stand-in host: its kind, its CANN and the version of its driver, "" for the published one.
+
+    number: among the hosts of one network, from 0; the ports of its cards have addresses of their own.
+    """
 
     shape: HostShape
     cann: str
     driver: str = ""
+    number: int = 0
 
     @property
     def driver_version(self) -> str:
@@ -69,14 +73,18 @@ def write_host(folder: Path, host: StandIn) -> tuple[Path, ...]:
     _write(driver / "version.info", f"Version={host.driver_version}\n")
     _write(folder / TABLE, npu_smi_table(host.shape, host.driver_version))
     _write(driver / "stand-in/board.txt", f"\tSoftware Version               : {host.driver_version}\n")
-    _write(folder / HCCN_TOOL, _HCCN_TOOL, executable=True)
+    last = str(host.number + 1)
+    _write(folder / HCCN_TOOL, _HCCN_TOOL.replace("NUMBER", last), executable=True)
     for name in ("common", "driver"):
         (driver / "lib64" / name).mkdir(parents=True, exist_ok=True)
     _write(folder / NPU_SMI, _NPU_SMI, executable=True)
     (folder / "usr/local/dcmi").mkdir(parents=True, exist_ok=True)
     (folder / "usr/local/Ascend").mkdir(exist_ok=True)
     _write(folder / "etc/ascend_install.info", "Driver_Install_Path_Param=/usr/local/Ascend\n")
-    _write(folder / "etc/hccn.conf", "".join(f"address_{card}=192.168.{card}.1\n" for card in range(devices)))
+    _write(
+        folder / "etc/hccn.conf",
+        "".join(f"address_{card}=192.168.{card}.{last}\n" for card in range(devices)),
+    )
     number = next(number for number, family in PCI_FAMILIES.items() if family == host.shape.soc)
     for device in range(devices):
         _write(folder / PCI / f"0000:{device + 1:02x}:00.0/vendor", f"{PCI_VENDOR}\n")

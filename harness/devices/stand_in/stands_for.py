@@ -62,6 +62,24 @@ REPLACED = (
         ),
     ),
     Replaced(
+        part=("several hosts", "多台主机"),
+        stand_in=(
+            (
+                "with --hosts, network namespaces on one bridge, each with its own address, npu-smi, device "
+                "nodes and node of Ray; torchrun starts the ranks, and HCCL is TCP between them"
+            ),
+            (
+                "使用 --hosts 时，是同一网桥上的多个网络命名空间，"
+                "各有自己的地址、npu-smi、设备节点和 Ray 节点；"
+                "rank 由 torchrun 启动，HCCL 是它们之间的 TCP 连接"
+            ),
+        ),
+        untried=(
+            "RoCE, switches, rank tables (RANK_TABLE_FILE), and which ports HCCL takes",
+            "RoCE、交换机、rank table（RANK_TABLE_FILE）、HCCL 选用哪些端口",
+        ),
+    ),
+    Replaced(
         part=("CANN", "CANN"),
         stand_in=(
             (

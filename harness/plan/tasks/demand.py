@@ -18,6 +18,8 @@ from harness.settings import FOUND
 # A node has a marker or not. Each task takes the smallest amount that Ray can count, so that any number of
 # tasks can share it.
 MARKER = 0.0001
+#: Nodes without a resource of which a reason says so.
+SHOWN_NODES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,8 @@ def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
 
     The CANN version is none of them if the cell is a container.
 
-    The recipe of the cell states the number of nodes and cards. Checks that do not read it run on one card,
-    or on as many as their parameter `cards` says.
+    The recipe of the cell states the number of cards of a node. Checks that do not read it run on one card,
+    or on as many as their parameter `cards` says. A check with `each_host` runs on all nodes of the recipe.
     """
     resources = {"CPU": 1.0}
     device = facets.get("device") or {}
@@ -60,7 +62,7 @@ def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
     # A container has the CANN of its image.
     if device.get("cann") and device.get("engine", FOUND) == FOUND:
         resources[f"cann:{device['cann']}"] = MARKER
-    return Demand(resources=resources, nodes=int(recipe.get("nodes", 1)))
+    return Demand(resources=resources, nodes=int(recipe.get("nodes", 1)) if check.each_host else 1)
 
 
 def unmet_reason(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> str:
@@ -70,8 +72,15 @@ def unmet_reason(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> str:
     if len(fitting) >= demand.nodes:
         return ""
     lacking = _lacking(required, nodes)
-    what = f"no node has {', '.join(lacking)}" if lacking else f"{len(fitting)} of {len(nodes)} nodes fit"
-    return f"the cluster cannot provide {demand}: {what}"
+    if lacking:
+        return f"the cluster cannot provide {demand}: no node has {', '.join(lacking)}"
+    others = [
+        f"{_address(node)} lacks {', '.join(missing)}"
+        for node in nodes
+        if (missing := _lacking(required, [node]))
+    ]
+    shown = "; ".join((f"{len(fitting)} of {len(nodes)} nodes fit", *others[:SHOWN_NODES]))
+    return f"the cluster cannot provide {demand}: {shown}"
 
 
 def capacity(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> int:
@@ -90,6 +99,12 @@ def applicable_demand(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> D
         return demand
     resources = {name: amount for name, amount in demand.resources.items() if not name.startswith("arch:")}
     return Demand(resources=resources, nodes=demand.nodes)
+
+
+def _address(node: Mapping[str, float]) -> str:
+    """The address of a node, which Ray counts among its resources."""
+    names = (name.removeprefix("node:") for name in node if name.startswith("node:"))
+    return next((f"the node {name}" for name in names if not name.startswith("__")), "a node")
 
 
 def _lacking(required: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> list[str]:

@@ -65,6 +65,12 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
     if cards > host.npu.cards:
         reason = f"the check needs {cards} cards, this host has {host.npu.cards}"
         return Skip(status=Status.NOT_RUN, reason=reason)
+    if demand.nodes > 1:
+        reason = (
+            f"the check needs {demand.nodes} hosts with {cards} cards each at the same time, and this is "
+            "one; run it on a Ray cluster of such hosts (--executor ray)"
+        )
+        return Skip(status=Status.NOT_RUN, reason=reason)
     misfit = host.cann_misfit(cell.axes.get("cann", ""), host.npu.driver)
     if misfit:
         return Skip(status=Status.NOT_RUN, reason=f"{misfit}; update the driver, or use an older CANN")

@@ -47,7 +47,7 @@ def run_rank(rank: int, ranks: int, store: Path, out: Path) -> int:
     started = time.monotonic()
     dist.init_process_group(BACKEND, init_method=store.as_uri(), rank=rank, world_size=ranks)
     device = torch.device("npu", card)
-    results = tuple(_results(torch, dist, device, rank, ranks))
+    results = tuple(operation_results(torch, dist, device, rank, ranks))
     speed = _speed(torch, dist, device, ranks)
     cards: list[Any] = [None] * ranks
     dist.all_gather_object(cards, f"npu:{card}")
@@ -66,7 +66,9 @@ def run_rank(rank: int, ranks: int, store: Path, out: Path) -> int:
     return 0
 
 
-def _results(torch: Any, dist: Any, device: Any, rank: int, ranks: int) -> Iterator[CollectiveResult]:
+def operation_results(
+    torch: Any, dist: Any, device: Any, rank: int, ranks: int
+) -> Iterator[CollectiveResult]:
     """Every operation; a rank that finds a wrong result tells the others."""
     for name, operation in OPERATIONS.items():
         wrong = operation(torch, dist, device, rank, ranks)

@@ -56,5 +56,34 @@ class CollectivesMeasured:
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class HostRanks:
+    """The ranks of one host. devices: the card of each of them, as torch names it."""
+
+    address: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointTraining:
+    """A training with DistributedDataParallel. wrong: how its weights differ from the reference, or ""."""
+
+    steps: int
+    wrong: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostsMeasured:
+    """Collective operations and training steps between the cards of several hosts, which torchrun started."""
+
+    state: Literal["measured"] = "measured"
+    device: DeviceFacts
+    hosts: tuple[HostRanks, ...]
+    results: tuple[CollectiveResult, ...]
+    training: JointTraining
+    seconds: float
+
+
 SAMPLE_FORMAT = measurement_format(SampleMeasured, ProgramFailure, version=1)
 COLLECTIVES_FORMAT = measurement_format(CollectivesMeasured, ProgramFailure, version=1)
+HOSTS_FORMAT = measurement_format(HostsMeasured, ProgramFailure, version=1)

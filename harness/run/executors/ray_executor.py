@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from harness.builds.ownership.temporary_folders import (
     remove_orphaned_folders,
     remove_temporary_folder,
 )
+from harness.cell_program.host_addresses import make_hosts
 from harness.check import CellCommand
 from harness.code_graph.reachable_code import is_code
 from harness.devices.cards.device_nodes import DEV, davinci_numbers
@@ -42,6 +43,7 @@ from harness.plan.tasks.task import Task
 from harness.run.executors.executor import PATIENCE_SECONDS
 from harness.run.executors.quarantine import Quarantine
 from harness.run.executors.ray_address import FIX, require_listening
+from harness.run.executors.several_hosts import joint_outcome
 from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack
 from harness.run.jobs.execute import INFRASTRUCTURE, lost_job_outcome
 from harness.run.jobs.job import Job, JobSite
@@ -67,12 +69,21 @@ def default_host_entry(_state: Path) -> tuple[Path, Mapping[str, str]]:
 
 @dataclass(kw_only=True)
 class _RemoteJob:
+    """A submitted job. refs: its Ray tasks, one on each of its hosts. ended: those with an outcome.
+
+    addresses: of its hosts, once they are known. unplaced: why the cluster has not enough hosts any more.
+    """
+
     job: Job
     parcel: Any
     demand: Demand
     group: Any = None
     target: str = ""
     cancelled_at: float = 0.0
+    refs: tuple[Any, ...] = ()
+    addresses: tuple[str, ...] = ()
+    ended: list[tuple[int, Outcome]] = field(default_factory=list)
+    unplaced: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +159,7 @@ class RayExecutor:
         demand = self._demand(task)
         if demand not in self._room:
             able = capacity(demand, self.nodes)
-            waiting = sum(other.demand == demand for other in self._remote_jobs.values())
+            waiting = sum(other.demand == demand for other in self._jobs())
             self._room[demand] = able + able // WAITING_SHARE + 1 - waiting
         return self._room[demand] > 0
 
@@ -168,7 +179,8 @@ class RayExecutor:
         reason = unmet_reason(demand, self.nodes)
         if reason:
             fix = "add such a node, or exclude these cells with --only"
-            self._refused.append(lost_job_outcome(job, InfrastructureError(reason, fix=fix)))
+            failure = InfrastructureError(f"{reason}{self._departed()}", fix=fix)
+            self._refused.append(lost_job_outcome(job, failure))
             return
         try:
             parcel = pack(job, self._artifacts, self._code)
@@ -176,7 +188,8 @@ class RayExecutor:
             self._refused.append(lost_job_outcome(job, error))
             return
         remote_job = _RemoteJob(job=job, parcel=parcel, demand=demand)
-        self._remote_jobs[self._launch(remote_job)] = remote_job
+        remote_job.refs = self._launch(remote_job)
+        self._remote_jobs.update(dict.fromkeys(remote_job.refs, remote_job))
         self._room[demand] = self._room.get(demand, 1) - 1
 
     def collect(self, timeout: float) -> list[Outcome]:
@@ -192,10 +205,59 @@ class RayExecutor:
             ready, _ = self._ray.wait(list(self._remote_jobs), num_returns=len(self._remote_jobs), timeout=0)
         for ref in ready:
             remote_job = self._remote_jobs.pop(ref)
-            self._room.pop(remote_job.demand, None)
-            finished.append(self._receive(ref, remote_job))
+            remote_job.ended.append((remote_job.refs.index(ref), self._receive(ref, remote_job)))
+            if len(remote_job.ended) == len(remote_job.refs):
+                self._room.pop(remote_job.demand, None)
+                finished.append(self._joined(remote_job))
+        self._watch_hosts()
         self._force_late()
         return finished
+
+    def _joined(self, remote_job: _RemoteJob) -> Outcome:
+        """The outcome of a job of which all hosts have ended."""
+        if remote_job.group is not None:
+            self._ray.util.remove_placement_group(remote_job.group)
+        if remote_job.unplaced:
+            fix = "see why its host left the cluster, then run again"
+            return lost_job_outcome(remote_job.job, InfrastructureError(remote_job.unplaced, fix=fix))
+        if len(remote_job.refs) == 1:
+            return remote_job.ended[0][1]
+        check, hosts = remote_job.job.task.check, len(remote_job.refs)
+        return joint_outcome(check, remote_job.ended, remote_job.addresses, hosts)
+
+    def _watch_hosts(self) -> None:
+        """End jobs on several hosts of which one has failed, or that cannot have all their hosts any more.
+
+        Otherwise the others wait for it, and Ray waits for a host to be added.
+        """
+        for remote_job in [job for job in self._jobs() if len(job.refs) > 1 and not job.cancelled_at]:
+            if not remote_job.addresses:
+                remote_job.addresses = self._host_addresses(remote_job.group)
+            failed = any(outcome.state is not State.COMPLETED for _, outcome in remote_job.ended)
+            if not failed:
+                reason = unmet_reason(remote_job.demand, self.nodes)
+                remote_job.unplaced = reason and f"{reason}{self._departed()}"
+            if failed or remote_job.unplaced:
+                remote_job.cancelled_at = time.monotonic()
+                for ref in remote_job.refs:
+                    if ref in self._remote_jobs:
+                        self._ray.cancel(ref, force=False)
+
+    def _departed(self) -> str:
+        """Which nodes have left the cluster, as the end of a sentence."""
+        gone = dict.fromkeys(node["NodeManagerAddress"] for node in self._ray.nodes() if not node["Alive"])
+        return f"; no longer in the cluster: {', '.join(gone)}" if gone else ""
+
+    def _host_addresses(self, group: Any) -> tuple[str, ...]:
+        """The addresses of the hosts of a placement group; empty while it has none."""
+        table = self._ray.util.placement_group_table(group)
+        if table.get("state") != "CREATED":
+            return ()
+        return tuple(_ordered_addresses(table, self._ray.nodes()))
+
+    def _jobs(self) -> list[_RemoteJob]:
+        """The jobs of which at least one host has not ended."""
+        return list({id(job): job for job in self._remote_jobs.values()}.values())
 
     def last_lines(self) -> Mapping[str, str]:
         """Always empty: logs arrive with the outcomes."""
@@ -217,21 +279,29 @@ class RayExecutor:
         with contextlib.suppress(OSError):
             remove_temporary_folder(self._scratch)
 
-    def _launch(self, remote_job: _RemoteJob) -> Any:
+    def _launch(self, remote_job: _RemoteJob) -> tuple[Any, ...]:
         resources = dict(remote_job.demand.resources)
         options: dict[str, Any] = {"num_cpus": resources.pop("CPU", 1.0), "resources": resources}
         strategies = self._ray.util.scheduling_strategies
-        target, soft = self._target(remote_job)
-        if remote_job.demand.nodes > 1:
-            bundles = [dict(remote_job.demand.resources) for _ in range(remote_job.demand.nodes)]
+        hosts = remote_job.demand.nodes
+        if hosts > 1:
+            bundles = [dict(remote_job.demand.resources) for _ in range(hosts)]
             remote_job.group = self._ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
-            options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
-                placement_group=remote_job.group, placement_group_bundle_index=0
+            places: list[Any] = [
+                strategies.PlacementGroupSchedulingStrategy(
+                    placement_group=remote_job.group, placement_group_bundle_index=index
+                )
+                for index in range(hosts)
+            ]
+        else:
+            target, soft = self._target(remote_job)
+            places = [strategies.NodeAffinitySchedulingStrategy(target, soft=soft) if target else None]
+        options["name"] = remote_job.job.task.check.name
+        return tuple(
+            self._run.options(**options, **({"scheduling_strategy": place} if place else {})).remote(
+                remote_job.parcel, self._site, index
             )
-        elif target:
-            options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(target, soft=soft)
-        return self._run.options(name=remote_job.job.task.check.name, **options).remote(
-            remote_job.parcel, self._site
+            for index, place in enumerate(places)
         )
 
     def _target(self, remote_job: _RemoteJob) -> tuple[str, bool]:
@@ -286,8 +356,6 @@ class RayExecutor:
                 if remote_job.cancelled_at
                 else lost_job_outcome(remote_job.job, _lost_node_error(error))
             )
-        if remote_job.group is not None:
-            self._ray.util.remove_placement_group(remote_job.group)
         return outcome
 
     def _force_late(self) -> None:
@@ -298,13 +366,18 @@ class RayExecutor:
                 self._ray.cancel(ref, force=True)
 
 
-def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
-    """The function that Ray runs on a node: executes the job in the staged checkout."""
+def run_on_node(parcel: Parcel, remote: RemoteSite, index: int = 0) -> Delivery:
+    """The function that Ray runs on a node: executes the job in the staged checkout.
+
+    index: of this node among those of the job.
+    """
     context = _ray().get_runtime_context()
     node = str(context.get_node_id())
     # Programs in a cell may start their own Ray, which must not connect to this cluster.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environ |= {"NPU_MATRIX_NODES": ",".join(_addresses(context))} if context.get_placement_group_id() else {}
+    if context.get_placement_group_id():
+        job = parcel.job
+        environ |= make_hosts(_addresses(context), index, job.task.key, job.attempt).variables()
     # The path, not the working directory: Ray may delete the staged checkout and unpack it again here.
     root = PACKAGE_ROOT.parent
     cache = Path(remote.cache) if remote.cache else load_settings({}, os.environ, root).cache
@@ -366,10 +439,13 @@ def stage_checkout(root: Path, folder: Path) -> Path:
 
 
 def _addresses(context: Any) -> list[str]:
-    """Addresses of the nodes of the job's placement group, the node of this process first."""
+    """Addresses of the nodes of the job's placement group."""
     ray = _ray()
-    table = ray.util.placement_group_table()[context.get_placement_group_id()]
-    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    return _ordered_addresses(ray.util.placement_group_table()[context.get_placement_group_id()], ray.nodes())
+
+
+def _ordered_addresses(table: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[str]:
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in known}
     nodes = [node for _, node in sorted(table["bundles_to_node_id"].items(), key=lambda pair: int(pair[0]))]
     return [addresses[node] for node in nodes if node in addresses]
 

@@ -18,6 +18,7 @@ from harness.builds.ownership.temporary_folders import (
     remove_orphaned_folders,
     remove_temporary_folder,
 )
+from harness.cell_program.host_addresses import read_hosts
 from harness.check import Completed
 from harness.devices.cards.card_leases import FOLDER_VARIABLE, CardLeases
 from harness.devices.cards.device_nodes import visible_devices
@@ -194,7 +195,9 @@ class RunContext:
         argv, added = self.site.cell(self._input(ENVIRONMENT), module, args, on_cpu=on_cpu)
         # The program that starts a container has variables of its own; those for the cell have a prefix.
         prefix = CELL_VARIABLE if any(name.startswith(CELL_VARIABLE) for name in added) else ""
-        own = {prefix + name: value for name, value in {**self._cards, **(env or {})}.items()}
+        hosts = read_hosts(self.site.environ)
+        given = {**self._cards, **(hosts.variables() if hosts else {}), **(env or {})}
+        own = {prefix + name: value for name, value in given.items()}
         if prefix:
             completed = self.command(argv, env={**added, **own}, timeout=timeout, in_cell=True)
         else:

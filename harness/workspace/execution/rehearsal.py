@@ -122,13 +122,15 @@ def run_on_stand_in(
     arguments: Sequence[str],
     engine: Mapping[str, str],
     shown: bool = True,
+    suffix: str = "",
 ) -> int:
     """Run an npu-matrix command on the stand-in host of the group; returns its exit code.
 
-    folder: of the rehearsal. engine: variables with which the command reaches a container engine.
+    folder: of the rehearsal. engine: variables with which the command reaches a container engine. suffix: of
+    the host's folder, if the group has several hosts.
     InfrastructureError if this machine cannot make a mount namespace.
     """
-    place = _place(group, folder)
+    place = host_folder(group, folder, suffix)
     files = write_host(place, group.host)
     output = None if shown else subprocess.DEVNULL
     return _run(place, folder, files, settings, arguments, engine, stdout=output).returncode
@@ -138,7 +140,7 @@ def output_on_stand_in(
     group: HostGroup, folder: Path, settings: Settings, arguments: Sequence[str], fault: HostFault
 ) -> str:
     """What an npu-matrix command prints on the stand-in host of the group with a fault."""
-    place = _place(group, folder)
+    place = host_folder(group, folder)
     files = write_host(place, group.host)
     fault.damage(place)
     return _run(place, folder, files, settings, arguments, {}, stdout=subprocess.PIPE).stdout
@@ -154,9 +156,25 @@ def _run(
     stdout: int | None,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command as after the login on the host in `place`, whose CANN has the files set_env.sh."""
+    command = login_command(place, files, own_command(folder, settings, arguments))
+    environ = {**rehearsal_environment(place, settings), **engine}
+    return subprocess.run(command, cwd=settings.root, env=environ, check=False, stdout=stdout, text=True)
+
+
+def own_command(folder: Path, settings: Settings, arguments: Sequence[str]) -> list[str]:
+    """The command line of an npu-matrix command with the state of the rehearsal."""
     own = ("--matrix", str(settings.path("matrix")), "--state", str(folder / "state"))
-    command = [sys.executable, "-m", "harness", *own, *arguments]
+    return [sys.executable, "-m", "harness", *own, *arguments]
+
+
+def login_command(place: Path, files: Iterable[Path], command: Sequence[str]) -> list[str]:
+    """The command line that runs a command on the stand-in host in `place`, as after a login there."""
     shell = ["bash", "-c", _SOURCE.format(files=" ".join(map(str, files))), "--", *command]
+    return unshare_command(place, shell)
+
+
+def rehearsal_environment(place: Path, settings: Settings) -> dict[str, str]:
+    """The environment variables of commands on the stand-in host in `place`."""
     paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     # Not every setting has a flag.
     passed = {
@@ -165,15 +183,12 @@ def _run(
         if settings.is_explicit(name)
     }
     own_variables = {REHEARSAL_VARIABLE: str(place), "PYTHONPATH": os.pathsep.join(paths)}
-    environ = {**os.environ, **passed, **engine, **own_variables}
-    return subprocess.run(
-        unshare_command(place, shell), cwd=settings.root, env=environ, check=False, stdout=stdout, text=True
-    )
+    return {**os.environ, **passed, **own_variables}
 
 
-def _place(group: HostGroup, folder: Path) -> Path:
+def host_folder(group: HostGroup, folder: Path, suffix: str = "") -> Path:
     """The folder of the stand-in host; InputError if it cannot be mounted."""
-    place = folder / "hosts" / group.name
+    place = folder / "hosts" / f"{group.name}{suffix}"
     place.mkdir(parents=True, exist_ok=True)
     if any(mark in str(place) for mark in ":,\\"):
         raise InputError(
@@ -189,7 +204,7 @@ def _engine(
     group: HostGroup, folder: Path, settings: Settings, notify: Callable[[str], None]
 ) -> AbstractContextManager[Mapping[str, str]]:
     """The engine of the settings on the stand-in host, with stand-ins for the images of CANN."""
-    place = _place(group, folder)
+    place = host_folder(group, folder)
     write_host(place, group.host)
     images = cann_images(group.cells, settings["base_image"])
     return engine_on_stand_in(settings["engine"], place, group.host, images, notify)

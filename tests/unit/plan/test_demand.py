@@ -15,6 +15,7 @@ from harness.plan.tasks.host_capabilities import HostFacts
 
 NPU = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}
 LOSS = check("loss", Tier.NUMERICS, device=True)
+HOSTS = check("hosts", Tier.NUMERICS, device=True, each_host=True, facets=("device", "recipe"))
 A2 = {"CPU": 8.0, "NPU": 8.0, "soc:a2": 1.0, "cann:8.5.0": 1.0}
 
 
@@ -39,7 +40,7 @@ def test_a_plan_says_why_no_card_of_the_host_can_be_used():
 
 def test_the_capacity_of_a_cluster_is_that_of_its_scarcest_resource():
     eight = resource_demand(LOSS, {"device": NPU, "recipe": {"nodes": 1, "cards": 8}})
-    two = resource_demand(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 8}})
+    two = resource_demand(HOSTS, {"device": NPU, "recipe": {"nodes": 2, "cards": 8}})
     nodes = [{**A2, "NPU": 24.0}, {**A2, "CPU": 2.0, "NPU": 64.0}, {**A2, "soc:a2": 0.0}, {"CPU": 4.0}]
     assert (capacity(eight, nodes), capacity(two, nodes)) == (5, 2)
     assert capacity(Demand(resources={"CPU": 1.0}), nodes) == 22
@@ -47,7 +48,9 @@ def test_the_capacity_of_a_cluster_is_that_of_its_scarcest_resource():
 
 
 def test_a_recipe_says_how_many():
-    found = resource_demand(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 16}})
+    two_hosts = {"device": NPU, "recipe": {"nodes": 2, "cards": 16}}
+    assert resource_demand(LOSS, two_hosts).nodes == 1
+    found = resource_demand(HOSTS, two_hosts)
     assert (found.nodes, found.resources["NPU"]) == (2, 16.0)
     assert str(found) == "2 nodes with 1 CPU, 16 NPU, cann:8.5.0, soc:a2 each"
 
@@ -71,9 +74,11 @@ def test_what_is_missing_is_named():
     assert unmet_reason(wanted, [{**A2, "NPU": 0.0}]).endswith("no node has NPU")
     assert unmet_reason(
         wanted, [{"CPU": 1.0, "NPU": 8.0}, {"CPU": 1.0, "soc:a2": 1.0, "cann:8.5.0": 1.0}]
-    ).endswith("0 of 2 nodes fit")
-    two = resource_demand(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 8}})
+    ).endswith("0 of 2 nodes fit; a node lacks cann:8.5.0, soc:a2; a node lacks NPU")
+    without = {**A2, "NPU": 0.0, "node:10.0.0.2": 1.0, "node:__internal_head__": 1.0}
+    two = resource_demand(HOSTS, {"device": NPU, "recipe": {"nodes": 2, "cards": 8}})
     assert unmet_reason(two, [A2]).endswith("1 of 1 nodes fit")
+    assert unmet_reason(two, [A2, without]).endswith("1 of 2 nodes fit; the node 10.0.0.2 lacks NPU")
     assert unmet_reason(two, [A2, A2]) == ""
 
 
