@@ -22,6 +22,11 @@ from harness.verdict.verdict import Standing
 
 pytestmark = pytest.mark.browser
 PAGES = ("index.html", "time.html", "owners.html", "changes.html")
+#: Steps of a ladder whose text is wider than they are.
+OVERFULL = (
+    "return [...document.querySelectorAll('.ladder a')].filter((step) => step.scrollWidth > step.clientWidth + 1)"
+    ".map((step) => step.innerText)"
+)
 #: Without a place to break a line.
 LONG = "averyverylongnamewithoutanyplacetobreak" * 8
 RIGHT_TO_LEFT = "حزمة التدريب שלום"
@@ -109,6 +114,23 @@ def clocks_out_of_range(inputs: ReportInputs) -> ReportInputs:
     return replace(inputs, generated=-5e12, run=replace(inputs.run, started=9e18))
 
 
+def on_all_evidence(inputs: ReportInputs) -> ReportInputs:
+    """Each cell has checks of every kind of evidence, one of each kind failed: its ladder has all its steps."""
+    kinds = [*Evidence, *Evidence]
+
+    def judged(result: ReportResult) -> ReportResult:
+        place = [check.name for check in inputs.checks].index(result.check)
+        found: ReportResult = samples().changed(
+            result,
+            status=Status.FAIL if place % 2 else Status.PASS,
+            evidence=kinds[place % len(kinds)],
+            standing=Standing.UNEXPECTED if place % 2 else Standing.AS_EXPECTED,
+        )
+        return found
+
+    return with_results(replace(inputs, planned={}), judged)
+
+
 def no_results(inputs: ReportInputs) -> ReportInputs:
     return replace(inputs, results=(), planned={}, earlier=None, runs=())
 
@@ -127,6 +149,7 @@ ODD: dict[str, Callable[[ReportInputs], ReportInputs]] = {
         right_to_left,
         clocks_in_the_future,
         clocks_out_of_range,
+        on_all_evidence,
         no_results,
         nothing_at_all,
     )
@@ -161,6 +184,7 @@ def test_odd_inputs_make_a_whole_page(
             browser.open(f"{page}#lang={language}", width=width)
             browser.settle()
             assert browser.js("return document.documentElement.scrollWidth") <= width, (page, width)
+            assert browser.js(OVERFULL) == [], (page, width)
             assert violations(browser) == [], (page, width)
     assert browser.console_messages() == []
 

@@ -32,7 +32,7 @@ def summary(model: ReportModel) -> str:
         lines += ["| what | check | cell | reason | do |", "|---|---|---|---|---|"]
         for item in model.attention[:MAX_ATTENTION]:
             row = model.row(item.cells[0])
-            title = (row.cell.title or row.cell.id) if row else item.cells[0]
+            title = model.names[row.cell.id] if row else item.cells[0]
             more = f" and {len(item.cells) - 1} more" if len(item.cells) > 1 else ""
             tag = f" ({EVIDENCE[item.evidence].tag})" if item.evidence else ""
             style = STYLES[item.mark]

@@ -79,7 +79,7 @@ def _unowned(failure: OwnedFailure) -> str:
 
 def _attention(model: ReportModel, item: Attention) -> str:
     row = model.row(item.cells[0])
-    title = (row.cell.title or row.cell.id) if row else item.cells[0]
+    title = model.names[row.cell.id] if row else item.cells[0]
     more = f" and {len(item.cells) - 1} more" if len(item.cells) > 1 else ""
     evidence = f" ({EVIDENCE[item.evidence].label})" if item.evidence else ""
     return (

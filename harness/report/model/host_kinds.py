@@ -135,7 +135,8 @@ def find_host_kinds(rows: Sequence[ReportRow]) -> tuple[HostKind, ...]:
         axes = row.cell.axes
         if any(axis in axes for axis in HOST_AXES):
             soc, cann = (axes.get(axis, ABSENT) for axis in HOST_AXES)
-            groups[row.cell.device != NPU, soc, cann].append(row)
+            # Nothing says of a cell without a device that it is simulated.
+            groups[row.cell.device not in {NPU, ""}, soc, cann].append(row)
     kinds = [
         _host_kind(soc, cann, simulated=simulated, rows=group)
         for (simulated, soc, cann), group in groups.items()

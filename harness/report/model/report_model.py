@@ -258,6 +258,13 @@ class ReportModel:
         """The values of all axes of all cells."""
         return frozenset().union(*(row.cell.axes.values() for row in self.rows))
 
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """Cell -> its title, or its id if it has none; with the id if other cells have the same title."""
+        titles = {row.cell.id: row.cell.title.strip() or row.cell.id for row in self.rows}
+        count = Counter(titles.values())
+        return {id_: title if count[title] == 1 else f"{title} ({id_})" for id_, title in titles.items()}
+
     @property
     def complete(self) -> bool:
         """Whether every planned check has a result and none ended with an infrastructure error."""

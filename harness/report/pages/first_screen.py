@@ -64,14 +64,22 @@ class ShownChange:
     reason: str
 
 
-def shown_hosts(model: ReportModel, writer: PageWriter, short: dict[str, str]) -> tuple[ShownHost, ...]:
-    """The rows of the table of hosts. short: version -> how the grid shows it, where that is shorter."""
-    return tuple(_host(model, writer, short, kind) for kind in find_host_kinds(model.rows)[:MAX_KINDS])
+def shown_hosts(
+    model: ReportModel, writer: PageWriter, short: dict[str, str]
+) -> tuple[tuple[ShownHost, ...], int]:
+    """The rows of the table of hosts, and how many more kinds there are.
+
+    short: version -> how the grid shows it, where that is shorter.
+    """
+    kinds = find_host_kinds(model.rows)
+    shown = tuple(_host(model, writer, short, kind) for kind in kinds[:MAX_KINDS])
+    return shown, len(kinds) - len(shown)
 
 
 def _host(model: ReportModel, writer: PageWriter, short: dict[str, str], kind: HostKind) -> ShownHost:
     terms = [f'{axis}="{value}"' for axis, value in (("soc", kind.soc), ("cann", kind.cann)) if value != "—"]
-    terms += ["!device:npu" if kind.simulated else "device:npu"]
+    if kind.newest.row.cell.device:
+        terms += ["!device:npu" if kind.simulated else "device:npu"]
     name = f"{kind.soc.upper() if len(kind.soc) < 4 else kind.soc} · CANN {kind.cann}"
     stacks = [advice for advice in (kind.newest, kind.sound) if advice]
     return ShownHost(
@@ -91,7 +99,7 @@ def _stack(model: ReportModel, writer: PageWriter, short: dict[str, str], advice
     stored = stored_exports(writer, row)
     return ShownStack(
         advice=advice,
-        title=row.cell.title or row.cell.id,
+        title=model.names[row.cell.id],
         href=f"cells/{row.slug}.html",
         versions=tuple(
             (axis, short.get(axes[axis], axes[axis])) for axis in NAMED_AXES if axes.get(axis, "—") != "—"
@@ -115,15 +123,18 @@ def shown_changes(model: ReportModel) -> tuple[ShownChange, ...]:
     """The most urgent changes since the run before, without checks that are as broken as before."""
     by_id = {row.cell.id: row for row in model.rows}
     new = [change for change in model.changes if change.turn is not RunChangeKind.STILL]
-    return tuple(_change(change, by_id.get(change.cell)) for change in new[:MAX_CHANGED])
+    return tuple(
+        _change(change, by_id.get(change.cell), model.names.get(change.cell, change.cell))
+        for change in new[:MAX_CHANGED]
+    )
 
 
-def _change(change: RunChange, row: ReportRow | None) -> ShownChange:
+def _change(change: RunChange, row: ReportRow | None, title: str) -> ShownChange:
     verdict = change.before if change.turn is RunChangeKind.FIXED else change.after or change.before
     return ShownChange(
         turn=change.turn,
         check=change.check,
-        title=(row.cell.title if row else "") or change.cell,
+        title=title,
         href=f"cells/{row.slug}.html#{anchor_of(change.check)}"
         if row and change.check in row.results
         else "",

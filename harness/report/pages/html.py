@@ -8,7 +8,7 @@ from functools import cache
 from harness.report.model.frame import frame_of
 from harness.report.model.marks import Mark
 from harness.report.model.report_model import ReportModel
-from harness.report.model.visible_text import counted, duration, moment
+from harness.report.model.visible_text import clip, counted, duration, moment
 from harness.report.pages.changes_page import change_summary, changes_page
 from harness.report.pages.chinese import grammar, ordered_forms, reason_words, written_forms
 from harness.report.pages.convergence_page import convergence_page
@@ -25,6 +25,10 @@ from harness.upstream_tests.suite_check import SUITE_CHECK_NAMES
 STATIC_ROWS = 300
 FIRST_ROWS = 60
 ATTENTION_ROWS = 8
+#: More kinds of hosts are folded.
+HOST_ROWS = 12
+#: The facts of a run that are words of ours; the others are names and commands.
+COUNTED_FACTS = frozenset({"planned", "executed", "reused"})
 STAGES = {
     "static": "Derived from files: versions resolve, patches apply, recipes fit. Nothing was executed.",
     "built": "The environment was built, and every installed file was compared with its record.",
@@ -80,14 +84,18 @@ def _index(model: ReportModel, writer: PageWriter) -> str:
     rows = model.rows if len(model.rows) <= STATIC_ROWS else model.rows[:FIRST_ROWS]
     by_id = {row.cell.id: row for row in model.rows}
     short = shortened(model)
+    hosts, more_hosts = shown_hosts(model, writer, short)
     return (
         environment(writer, up="")
         .get_template("index.html")
         .render(
             model=model,
             rows=rows,
+            most_hosts=HOST_ROWS,
+            counted_facts=COUNTED_FACTS,
+            incomplete=_incomplete(model),
             attention=model.attention[:ATTENTION_ROWS],
-            titles={cell: row.cell.title or cell for cell, row in by_id.items()},
+            titles=model.names,
             href=lambda cell, check: f"cells/{by_id[cell].slug}.html#{anchor_of(check)}",
             anchors={check.name: anchor_of(check.name) for check in model.checks},
             queries={mark: QUERIES.get(mark, mark.value) for mark in Mark},
@@ -95,7 +103,8 @@ def _index(model: ReportModel, writer: PageWriter) -> str:
                 model.counts, exit_code=model.inputs.run.exit_code, selection=model.inputs.run.selection
             ),
             facts=_run_facts(model),
-            hosts=shown_hosts(model, writer, short),
+            hosts=hosts,
+            more_hosts=more_hosts,
             changed=shown_changes(model),
             axes=grid_axes(model),
             short=short,
@@ -115,6 +124,15 @@ def _other_views(model: ReportModel) -> list[tuple[str, str, str]]:
         ("suites.html#cells", "suites", "cells", suites),
     )
     return [(page, rows, columns) for page, rows, columns, shown in views if shown]
+
+
+def _incomplete(model: ReportModel) -> str:
+    """Which planned checks have no outcome, in one sentence; "" if all have one."""
+    if not model.missing:
+        return ""
+    shown = ", ".join(f"`{clip(check, 60)}` of `{clip(cell, 80)}`" for cell, check in model.missing[:3])
+    has = "check has" if len(model.missing) == 1 else "checks have"
+    return f"Incomplete: {len(model.missing):,} planned {has} no outcome, for example {shown}."
 
 
 def _run_facts(model: ReportModel) -> list[tuple[str, str]]:

@@ -43,7 +43,7 @@ def owners_page(model: ReportModel, writer: PageWriter) -> str:
         headline=_headline(groups),
         groups=groups,
         nobody=NOBODY,
-        title=lambda cell: (rows[cell].cell.title or cell) if cell in rows else cell,
+        title=lambda cell: model.names.get(cell, cell),
         href=lambda cell, check: f"cells/{rows[cell].slug}.html#{anchor_of(check)}" if cell in rows else "",
         most_cells=MAX_CELLS,
         soon=SOON_DAYS,

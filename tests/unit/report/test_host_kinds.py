@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from make_outcome import make_outcome
 
 from harness.ledger.plan_record import CellFacts, CellFinding, PlanEntry
@@ -11,6 +14,7 @@ from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import CheckColumn, ReportInputs, ReportResult
 from harness.report.model.report_model import build_model
 from harness.report.model.short_versions import short_versions
+from harness.report.publish.publish import render_all
 from harness.verdict.verdict import ExpectedFailure, Standing, Verdict
 
 CHECKS = (
@@ -139,3 +143,26 @@ def test_short_commits_stay_different() -> None:
     assert set(short) == {first, second, "0.6.1@" + "d" * 40}
     # Nor is a short form another version of the matrix.
     assert short_versions(["1@" + "e" * 40, "1@eeeeeee"]).get("1@" + "e" * 40) != "1@eeeeeee"
+
+
+def test_nothing_says_of_a_cell_without_a_device_that_it_is_simulated() -> None:
+    stated, unstated = kinds([cell("a", "0.9.1", device=""), cell("b", "0.9.1", device="sim", soc="sim")])
+    assert (stated.soc, stated.simulated) == ("a2", False)
+    assert unstated.simulated
+
+
+def test_cells_with_the_same_title_are_told_apart_by_their_ids() -> None:
+    cells = [replace(cell(name, "main"), title=title) for name, title in (("a", "x"), ("b", "x"), ("c", "y"))]
+    blank = replace(cell("d", "main"), title=" ")
+    model = build_model(ReportInputs(generated=1e9, cells=(*cells, blank), checks=CHECKS))
+    assert model.names == {"a": "x (a)", "b": "x (b)", "c": "y", "d": "d"}
+
+
+def test_many_kinds_of_hosts_are_folded_and_those_not_listed_are_counted(tmp_path: Path) -> None:
+    cells = [cell(f"c{place}", "0.9.1", cann=f"8.{place}.0") for place in range(70)]
+    render_all(build_model(ReportInputs(generated=1e9, cells=tuple(cells), checks=CHECKS)), tmp_path / "r")
+    page = (tmp_path / "r/index.html").read_text("utf-8")
+    shown, folded = page.split("48 more hosts")
+    assert shown.count("data-host=") == 12
+    assert folded.count("data-host=") == 48
+    assert "10 more kinds of hosts are not listed" in folded

@@ -226,7 +226,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
     return found;
   }
   function runHead() {
-    const columns = past.runs.map(([run, when, commit]) => make("th", { role: "columnheader", scope: "col", class: "run", title: `${run}${commit ? ` ${commit.slice(0, 12)}` : ""}` }, when.slice(5, 10), make("small", {}, when.slice(11, 16))));
+    const columns = past.runs.map(([run, when, commit]) => make("th", { role: "columnheader", scope: "col", class: "run", title: `${when}: ${run}${commit ? ` ${commit.slice(0, 12)}` : ""}` }, when.slice(5, 10), make("small", {}, when.slice(11, 16))));
     return [make("tr", { role: "row" }, make("th", { role: "columnheader", scope: "col", class: "cellname" }, say("check")), ...columns.reverse())];
   }
   function runRow(item, index) {
