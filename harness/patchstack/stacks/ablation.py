@@ -75,12 +75,14 @@ def judge_ablation(
 
     executing: the checks that execute the code of the cell. The patch is `needed` if a check that passed no
     longer does, and `dead?` if none changed and every guard ran; without a guard, if a check ran that
-    executes code. Guards that are tests are not run here; a patch with such a guard is never `dead?`.
+    executes code. The check `patches` is no guard. Guards that are tests are not run here; a patch with such
+    a guard is never `dead?`.
     """
     changed = [name for name, status in full.items() if status is Status.PASS and _worse(left_out.get(name))]
     named = tuple(guarded_by)
     tests = [guard for guard in named if "::" in guard]
-    guards = sorted({guard.split(":")[0] for guard in named if guard not in tests})
+    # That the other patches apply says nothing about this one.
+    guards = sorted({guard.split(":")[0] for guard in named if guard not in tests} - {"patches"})
     if changed:
         reasons = [f"without the patch, {name} is {left_out[name].value}" for name in changed]
         silent = [guard for guard in guards if guard not in changed]
@@ -95,7 +97,7 @@ def judge_ablation(
         return Ablation(
             patch=patch, result=UNKNOWN, reasons=(f"{what} passed both with and without the patch",)
         )
-    if not named and not set(compared) & set(executing):
+    if not guards and not tests and not set(compared) & set(executing):
         reason = (
             f"only checks that execute none of its code passed with and without it: {', '.join(compared)}"
         )

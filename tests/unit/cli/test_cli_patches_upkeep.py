@@ -84,10 +84,10 @@ def test_a_cell_is_run_without_a_patch_and_what_nothing_noticed_is_said(
 ) -> None:
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
     assert "verl/eight does not apply without it" in patches("ablate", "row", "--static")
-    found = json.loads(patches("ablate", "row", "--check", "patches", "--json", code=1))
+    found = json.loads(patches("ablate", "row", "--check", "patches", "--json", code=4))
     assert {one["patch"]: one["result"] for one in found["patches"]} == {
         "verl/seven": "needed",
-        "verl/eight": "dead?",
+        "verl/eight": "unknown",
     }
     header = checkout / "patches" / "verl" / "eight" / "PATCH"
     header.write_text(header.read_text().replace("Guarded-By: patches", "Guarded-By: loss"))

@@ -201,6 +201,8 @@ def test_a_patch_without_guard_is_not_called_dead_by_checks_that_execute_nothing
     assert "execute none of its code" in found.reasons[0]
     same |= {"loss": Status.PASS}
     assert judge_ablation("p", [], same, same, ["loss"]).result == DEAD
+    only_applies = {"patches": Status.PASS}
+    assert judge_ablation("p", ["patches"], only_applies, only_applies, []).result == UNKNOWN
     # A guard of its own decides, also if it only reads files.
     assert judge_ablation("p", ["api"], same, same, []).result == DEAD
 
