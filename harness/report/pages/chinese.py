@@ -14,8 +14,9 @@ from functools import cache
 
 from harness.report.pages.page_templates import resource
 
-#: The files with the Chinese of reasons and remedies, and of the texts of the shipped matrix.yaml.
-REASON_FILES = ("reasons.json", "matrix.json")
+#: The files with the Chinese of reasons and remedies, of the texts of the shipped matrix.yaml, of the causes
+#: and remedies that triage knows.
+REASON_FILES = ("reasons.json", "matrix.json", "triage.json")
 _PART = re.compile(r"(\{(?:#|s|was|ID|name|text)?\})")
 #: {#} is a number, {} any text, which is translated too, {text} a text that may stay in English, such as a
 #: citation, {ID} the name of a rule, {name} a text without blanks, {s} and {was} endings of a plural.

@@ -22,6 +22,7 @@ from harness.report.pages.chinese import in_chinese, reason_words
 from harness.report.pages.html import STAGES
 from harness.report.pages.page_templates import resource
 from harness.verdict.plan_verdicts import REMEDIES, WITHOUT_OUTCOME
+from harness.verdict.triage.catalogue import shipped_catalogue
 
 ROOT = Path(__file__).parents[3]
 DATA = json.loads(resource("words", "chinese.json"))
@@ -177,6 +178,15 @@ def test_every_sentence_of_the_shipped_matrix_has_its_chinese() -> None:
     assert len(texts) > 100
     missing = [text for text in sorted(texts) if text not in known]
     assert not missing, "write the Chinese of these into words/matrix.json"
+
+
+def test_every_cause_that_triage_knows_has_its_chinese() -> None:
+    known = shipped_catalogue()
+    texts = {text for one in (*known.signatures, *known.metrics) for text in (one.cause, one.remedy)}
+    texts |= {setting.cause for setting in known.settings}
+    assert len(texts) > 200
+    missing = [text for text in sorted(texts) if in_chinese(text) == text]
+    assert not missing, "write the Chinese of these into words/triage.json"
 
 
 #: A browser test says the same texts with the script of the pages.
