@@ -47,13 +47,13 @@ REHEARSED = (
     ("jobs", "kubernetes"),
     ("jobs", "slurm"),
 )
-# Subprocesses are traced, too.
+# Subprocesses are traced too, also those that replace themselves by another program or end at once.
 SETTINGS = """\
 [run]
 source = {package}
 data_file = {folder}/data
 parallel = true
-patch = subprocess
+patch = subprocess, execv, _exit
 concurrency = thread
 """
 

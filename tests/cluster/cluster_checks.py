@@ -53,6 +53,10 @@ def use(context: TaskContext) -> Measured:
         # The first one stays until its node is killed.
         seconds = "0" if any(marks.iterdir()) else "300"
         (marks / Path(home).parent.name).touch()
+    if "meeting" in context.facets:
+        # Each host stays until the test ends it.
+        seconds = "600"
+        (Path(context.facets["meeting"]) / Path(home).parent.name).touch()
     script = 'cat "$0"/made; sleep "$1"; echo "nodes=$NPU_MATRIX_NODES ray=$RAY_ADDRESS"'
     done = context.command(["sh", "-c", script, home, seconds])
     return Measured(

@@ -195,3 +195,34 @@ def test_the_cards_of_a_node_are_never_given_twice(cluster, tmp_path):
     most = max(sum(begin <= at < end for begin, end in spans) for at, _ in spans)
     assert set(statuses(result)) == {Status.PASS}
     assert most <= 3
+
+
+def test_a_task_of_two_hosts_runs_on_both_and_a_lost_one_is_named(cluster, tmp_path):
+    """The other host is told to end, so the task ends long before its time limit."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    nodes = [
+        cluster.add_node(num_cpus=1, resources={"NPU": 1, "soc:a3": 1, "cann:9.1.0": 1}) for _ in range(2)
+    ]
+    device = {**A2, "soc": "Ascend910_9391", "cann": "9.1.0"}
+    facets = {"device": device, "recipe": {"nodes": 2, "cards": 1}, "pins": 5, "meeting": str(marks)}
+
+    def lose_one() -> None:
+        deadline = time.monotonic() + 600
+        while len(list(marks.iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        cluster.remove_node(nodes[1], allow_graceful=False)
+
+    loser = threading.Thread(target=lose_one)
+    loser.start()
+    started = time.monotonic()
+    result = run(cluster, tmp_path, plan_of(chain("c", facets)))
+    loser.join()
+    cluster.remove_node(nodes[0])
+    assert len({mark.name for mark in marks.iterdir()}) == 2
+    (lost,) = [one.outcome for one in result.tasks.values() if one.outcome.check == "use"]
+    assert lost.state is State.ERROR
+    assert lost.failure
+    assert "1 of " in lost.failure.message
+    assert "no longer in the cluster" in lost.failure.message
+    assert time.monotonic() - started < 300

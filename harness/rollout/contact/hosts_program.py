@@ -11,9 +11,11 @@ hosts, which then are addresses of the loopback interface.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -42,8 +44,9 @@ TIMEOUTS = {"HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "120"}
 INTERFACE_VARIABLES = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 #: The training: a linear model of so many weights, so many rows on each rank, plain gradient descent.
 WEIGHTS, ROWS, STEPS, RATE = 8, 4, 3, 0.125
-# From linux/sockios.h.
+# From linux/sockios.h and linux/prctl.h.
 _SIOCGIFADDR = 0x8915
+_PR_SET_PDEATHSIG = 1
 
 
 def training_row(rank: int, row: int) -> tuple[list[float], float]:
@@ -200,6 +203,11 @@ def interface_of(address: str) -> str:
     return ""
 
 
+def _end_with_parent() -> None:
+    """Whoever kills this program, such as Ray, kills only its direct children; torchrun ends its ranks."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
 def _name(hosts: Hosts) -> str:
     return f"host {hosts.own} ({hosts.index + 1} of {len(hosts.addresses)})"
 
@@ -210,7 +218,9 @@ def start(found: Sequence[tuple[Hosts, Path]], cards: int) -> int:
     for hosts, out in found:
         argv, variables = torchrun(hosts, cards, out)
         print(f"{_name(hosts)}: {json.dumps(variables)}", flush=True)
-        running.append((hosts, subprocess.Popen(argv, env={**os.environ, **variables})))
+        # This process has no other thread.
+        process = subprocess.Popen(argv, env={**os.environ, **variables}, preexec_fn=_end_with_parent)  # noqa: PLW1509
+        running.append((hosts, process))
     code = 0
     while running:
         for hosts, process in running:

@@ -72,6 +72,7 @@ class _RemoteJob:
     """A submitted job. refs: its Ray tasks, one on each of its hosts. ended: those with an outcome.
 
     addresses: of its hosts, once they are known. unplaced: why the cluster has not enough hosts any more.
+    ending_since: when its other hosts were told to end.
     """
 
     job: Job
@@ -84,6 +85,7 @@ class _RemoteJob:
     addresses: tuple[str, ...] = ()
     ended: list[tuple[int, Outcome]] = field(default_factory=list)
     unplaced: str = ""
+    ending_since: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +211,7 @@ class RayExecutor:
             if len(remote_job.ended) == len(remote_job.refs):
                 self._room.pop(remote_job.demand, None)
                 finished.append(self._joined(remote_job))
-        self._watch_hosts()
+        finished += self._watch_hosts()
         self._force_late()
         return finished
 
@@ -225,12 +227,20 @@ class RayExecutor:
         check, hosts = remote_job.job.task.check, len(remote_job.refs)
         return joint_outcome(check, remote_job.ended, remote_job.addresses, hosts)
 
-    def _watch_hosts(self) -> None:
+    def _watch_hosts(self) -> list[Outcome]:
         """End jobs on several hosts of which one has failed, or that cannot have all their hosts any more.
 
-        Otherwise the others wait for it, and Ray waits for a host to be added.
+        Otherwise the others wait for it, and Ray waits for a host to be added. The outcomes of jobs of which
+        a host does not end either: Ray does not report a task that it cancels while its host disappears.
         """
-        for remote_job in [job for job in self._jobs() if len(job.refs) > 1 and not job.cancelled_at]:
+        given_up = []
+        for remote_job in [job for job in self._jobs() if len(job.refs) > 1]:
+            if remote_job.ending_since:
+                if time.monotonic() - remote_job.ending_since > 2 * PATIENCE_SECONDS:
+                    given_up.append(self._given_up(remote_job))
+                continue
+            if remote_job.cancelled_at:
+                continue
             if not remote_job.addresses:
                 remote_job.addresses = self._host_addresses(remote_job.group)
             failed = any(outcome.state is not State.COMPLETED for _, outcome in remote_job.ended)
@@ -238,10 +248,19 @@ class RayExecutor:
                 reason = unmet_reason(remote_job.demand, self.nodes)
                 remote_job.unplaced = reason and f"{reason}{self._departed()}"
             if failed or remote_job.unplaced:
-                remote_job.cancelled_at = time.monotonic()
+                remote_job.cancelled_at = remote_job.ending_since = time.monotonic()
                 for ref in remote_job.refs:
                     if ref in self._remote_jobs:
                         self._ray.cancel(ref, force=False)
+        return given_up
+
+    def _given_up(self, remote_job: _RemoteJob) -> Outcome:
+        silent = InfrastructureError("its program did not end", fix="see what still runs on this host")
+        for index, ref in enumerate(remote_job.refs):
+            if self._remote_jobs.pop(ref, None) is not None:
+                remote_job.ended.append((index, lost_job_outcome(remote_job.job, silent)))
+        self._room.pop(remote_job.demand, None)
+        return self._joined(remote_job)
 
     def _departed(self) -> str:
         """Which nodes have left the cluster, as the end of a sentence."""

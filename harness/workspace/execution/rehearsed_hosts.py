@@ -50,7 +50,7 @@ SECONDS_TO_TELL = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Host:
+class StandInHost:
     """A stand-in host. environ: of the commands that run on it."""
 
     network: NetworkHost
@@ -72,22 +72,26 @@ class _Host:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Scenario:
-    """bring: brings the fault to a host. told: what is said of it, besides the address of the host."""
+class Scenario:
+    """What happens to a host while the check runs.
+
+    bring: brings the fault to the host. told: what is said of it, besides the address of the host.
+    """
 
     name: str
-    bring: Callable[[_Host], None]
-    told: str
+    bring: Callable[[StandInHost], None]
+    told: str = ""
+    is_fault: bool = True
 
 
-def _scenarios() -> Iterator[_Scenario]:
-    yield _Scenario(name="a host is lost", bring=_Host.lose, told="")
-    yield _Scenario(name="the link of a host is down", bring=lambda host: host.network.unplug(), told="")
+def _scenarios() -> Iterator[Scenario]:
+    yield Scenario(name="a host is lost", bring=StandInHost.lose)
+    yield Scenario(name="the link of a host is down", bring=lambda host: host.network.unplug())
     for fault in running_faults():
-        yield _Scenario(name=fault.name, bring=_damaged(fault), told=fault.told)
+        yield Scenario(name=fault.name, bring=_damaged(fault), told=fault.told)
 
 
-def _damaged(fault: HostFault) -> Callable[[_Host], None]:
+def _damaged(fault: HostFault) -> Callable[[StandInHost], None]:
     return lambda host: fault.damage(host.place)
 
 
@@ -110,10 +114,10 @@ def rehearse_hosts(
         told = f"not reached, because {stop.check} stops: {stop.reason}"
         yield RehearsedFault(fault=_SOUND, told=told, problem=told if STOPS[stop.kind][1] else "")
         return
-    sound = _Scenario(name=_SOUND, bring=lambda _host: None, told="")
+    sound = Scenario(name=_SOUND, bring=lambda _host: None, is_fault=False)
     for scenario in (sound, *(_scenarios() if faults else ())):
         with _started(group, number, folder, settings) as hosts:
-            yield _tried(scenario, scenario is not sound, hosts, group, folder, settings)
+            yield _tried(scenario, hosts, group, folder, settings)
 
 
 def _suffix(index: int) -> str:
@@ -122,9 +126,8 @@ def _suffix(index: int) -> str:
 
 
 def _tried(
-    scenario: _Scenario,
-    is_fault: bool,
-    hosts: Sequence[_Host],
+    scenario: Scenario,
+    hosts: Sequence[StandInHost],
     group: HostGroup,
     folder: Path,
     settings: Settings,
@@ -138,21 +141,22 @@ def _tried(
         run = head.start(own_command(folder, settings, arguments), settings.root, output)
     problem = ""
     try:
-        if is_fault and _wait_for_program(last, run):
+        if scenario.is_fault and _wait_for_program(last, run):
             scenario.bring(last)
-        run.wait(SECONDS_TO_TELL if is_fault else _SECONDS_TO_RUN)
+        run.wait(SECONDS_TO_TELL if scenario.is_fault else _SECONDS_TO_RUN)
     except subprocess.TimeoutExpired:
         problem = f"the run did not end within {SECONDS_TO_TELL:g} s"
         run.kill()
         run.wait()
     status, reasons = _read(reports / "report.json", group.ids[0])
     told = f"{status}: {' '.join(reasons)}"
-    problem = problem or _problem(scenario, is_fault, status, reasons, last)
+    problem = problem or why_unexpected(scenario, status, reasons, last)
     return RehearsedFault(fault=scenario.name, told=told, problem=problem and f"{problem}; it is {told}")
 
 
-def _problem(scenario: _Scenario, is_fault: bool, status: str, reasons: Sequence[str], last: _Host) -> str:
-    if not is_fault:
+def why_unexpected(scenario: Scenario, status: str, reasons: Sequence[str], last: StandInHost) -> str:
+    """What the run did not say of the fault on the last host, or said wrongly; "" if it is as expected."""
+    if not scenario.is_fault:
         return "" if status == "pass" else "the check does not pass"
     if status == "pass":
         return "the check passes"
@@ -174,7 +178,7 @@ def _read(file: Path, cell: str) -> tuple[str, list[str]]:
     return "not in the report", []
 
 
-def _wait_for_program(host: _Host, run: subprocess.Popen[bytes]) -> bool:
+def _wait_for_program(host: StandInHost, run: subprocess.Popen[bytes]) -> bool:
     """Wait until a rank of the check runs on the host; False if the run ends before."""
     deadline = time.monotonic() + _SECONDS_TO_RUN
     while run.poll() is None and time.monotonic() < deadline:
@@ -188,7 +192,7 @@ def _wait_for_program(host: _Host, run: subprocess.Popen[bytes]) -> bool:
 
 
 @contextlib.contextmanager
-def _started(group: HostGroup, number: int, folder: Path, settings: Settings) -> Iterator[list[_Host]]:
+def _started(group: HostGroup, number: int, folder: Path, settings: Settings) -> Iterator[list[StandInHost]]:
     """The hosts with a node of Ray on each; the first has the head. Everything on them is ended."""
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
@@ -196,7 +200,7 @@ def _started(group: HostGroup, number: int, folder: Path, settings: Settings) ->
     with contextlib.ExitStack() as stack:
         networks = stack.enter_context(joined_hosts(number))
         stack.callback(_end_all, networks)
-        hosts: list[_Host] = []
+        hosts: list[StandInHost] = []
         for index, network in enumerate(networks):
             host = _made(group, index, network, folder, settings, token)
             role = (
@@ -219,7 +223,7 @@ def _started(group: HostGroup, number: int, folder: Path, settings: Settings) ->
 
 def _made(
     group: HostGroup, index: int, network: NetworkHost, folder: Path, settings: Settings, token: str
-) -> _Host:
+) -> StandInHost:
     place = host_folder(group, folder, _suffix(index))
     files = write_host(place, replace(group.host, number=index))
     own = {
@@ -229,10 +233,10 @@ def _made(
         FOLDER_VARIABLE: str(place / "leases"),
     }
     environ = {**rehearsal_environment(place, settings), **own}
-    return _Host(network=network, place=place, files=files, environ=environ)
+    return StandInHost(network=network, place=place, files=files, environ=environ)
 
 
-def _output(host: _Host, command: Sequence[str], root: Path) -> str:
+def _output(host: StandInHost, command: Sequence[str], root: Path) -> str:
     argv = host.network.command_on(login_command(host.place, host.files, command))
     done = subprocess.run(argv, cwd=root, env=host.environ, check=False, stdout=subprocess.PIPE, text=True)
     return done.stdout.strip()
