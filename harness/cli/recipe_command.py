@@ -93,6 +93,7 @@ def render(
     from harness.workspace.planning.plan_selection import find_cell
     from harness.workspace.planning.recipe_selection import (
         known_errors,
+        mirrored_verl,
         override_settings,
         recipe_facet,
         recipe_locations,
@@ -113,7 +114,7 @@ def render(
         deterministic=deterministic,
         exists=(lambda path: Path(path).exists()) if check_files else None,
         address=address,
-        known_problems=known_errors(facet, found.axes),
+        known_problems=known_errors(facet, found.axes, mirrored_verl(found.axes)),
     )
     if as_script:
         click.echo(script_text(name, launch), nl=False)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.launch_script import read_script
 from harness.compat.lint.lint_check import lint_job
@@ -17,6 +19,8 @@ from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
 from harness.plan.keys.facets import facet_values
 from harness.settings import ENVIRONMENT_PREFIX, Settings
+from harness.sources.git.mirrors import find_mirror, mirror_folders
+from harness.sources.tree import Tree
 from harness.workspace.planning.open_plan import facet_inputs
 from harness.workspace.planning.plan_selection import unknown_name
 
@@ -35,9 +39,19 @@ def override_settings(overrides: Mapping[str, Any], changes: Sequence[str]) -> d
     return found
 
 
-def known_errors(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[str]:
-    """Lint errors of the unchanged recipe for these versions."""
-    findings = lint_job(JobSettings.from_facet(facet), versions).findings
+def mirrored_verl(versions: Mapping[str, str]) -> Tree | None:
+    """The files of the commit of verl, if a clone on this machine has it; nothing is downloaded."""
+    commit = versions.get("verl", "").partition("@")[2]
+    repository = find_mirror(mirror_folders(), commit) if commit else None
+    return repository.tree(commit) if repository else None
+
+
+def known_errors(
+    facet: Mapping[str, Any], versions: Mapping[str, str], verl: Tree | None = None
+) -> list[str]:
+    """Lint errors of the unchanged recipe for these versions; verl: its files, which rules read too."""
+    with nullcontext() if verl is None else VerlConfiguration(verl).unpacked() as configuration:
+        findings = lint_job(JobSettings.from_facet(facet), versions, configuration=configuration).findings
     return [f"{one.message} ({one.rule}): {one.fix}" for one in findings if one.severity == "error"]
 
 

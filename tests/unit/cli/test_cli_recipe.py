@@ -7,9 +7,11 @@ import shlex
 
 import pytest
 from click.testing import CliRunner
+from small_upstream import Git
 
 from harness.cli.app import app
 from harness.errors import HarnessError
+from harness.package import shipped_file
 
 
 def ask(*arguments, environ=None):
@@ -49,6 +51,22 @@ def test_what_the_rules_call_an_error_would_fail():
     assert code == 1
     assert 'would fail:\n  one_step_off_policy stops with "NCCL is not available" (HCCL-ONESTEP)' in out
     assert "run in this folder: the root of a checkout of verl" in out
+
+
+def test_what_lint_reads_in_the_commit_of_verl_would_fail_too(tmp_path, monkeypatch):
+    upstream = Git(tmp_path / "verl")
+    commit = upstream.commit("0.7.0.dev0", "", "a verl without trainer")
+    text = shipped_file("matrix.yaml").read_text("utf-8")
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text(text.replace("ab0705220a95952219111409d8f971872002c193", commit), "utf-8")
+    monkeypatch.setenv("NPU_MATRIX_MATRIX", str(matrix))
+    missing = "has no module verl.trainer.main_ppo"
+    monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
+    assert missing not in ask("gspo-qwen25-3b")[1]
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path))
+    code, out = ask("gspo-qwen25-3b")
+    assert code == 1
+    assert missing in out
 
 
 def test_a_setting_can_be_changed():
