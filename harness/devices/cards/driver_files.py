@@ -22,6 +22,11 @@ DCMI = Path("/usr/local/dcmi")
 #: Files that containers get if the host has them: the addresses of the cards' ports and, since 950, the
 #: topology of their links. Sources: the guides of vllm-ascend for several hosts, MindCluster's base.list.
 OPTIONAL_FILES = (Path("/etc/hccn.conf"), Path("/etc/hccl_rootinfo.json"))
+#: What containers get of the driver's folder: its libraries and version, the topology that HCCL reads since
+#: 950, and the tool that asks the cards' ports. Not the whole folder, with which containers on A3 hosts were
+#: reported to fail. Sources: vllm-ascend's guides of installation and of several hosts, vllm-project/recipes
+#: PR 907 (topo).
+DRIVER_PARTS = ("lib64", "version.info", "topo", "tools/hccn_tool")
 _DRIVER_PATH = re.compile(r"^\s*Driver_Install_Path_Param\s*=\s*(/\S*)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -72,7 +77,8 @@ def inspect_card_passthrough(root: Path = ROOT) -> CardPassthrough:
 
 def driver_files() -> list[str]:
     """The driver files that this host has; the container guides of vllm-ascend and verl mount them."""
-    files = [driver_folder(), DCMI, npu_smi_place(), INSTALL_RECORD, *OPTIONAL_FILES]
+    parts = (driver_folder() / part for part in DRIVER_PARTS)
+    files = [*parts, DCMI, npu_smi_place(), INSTALL_RECORD, *OPTIONAL_FILES]
     return [str(path) for path in files if path is not None and path.exists()]
 
 

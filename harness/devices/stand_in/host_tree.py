@@ -18,13 +18,13 @@ ASCEND, OVER = "ascend", ("etc", "usr/local")
 #: The file with the names of the device nodes.
 NODES = "nodes.json"
 #: Files of a stand-in, in its folder: what npu-smi prints, npu-smi and hccn_tool, and the PCI devices.
-TABLE = "ascend/driver/stand-in/table.txt"
+TABLE = "ascend/driver/lib64/stand-in/table.txt"
 NPU_SMI, HCCN_TOOL = "usr/local/bin/npu-smi", "ascend/driver/tools/hccn_tool"
 PCI = "pci"
 _NPU_SMI = """\
 #!/bin/sh
 # The npu-smi of a stand-in host (npu-matrix rehearse): it prints files, no card answers.
-here=/usr/local/Ascend/driver/stand-in
+here=/usr/local/Ascend/driver/lib64/stand-in
 case "$*" in
   *board*) cat "$here/board.txt" ;;
   info) cat "$here/table.txt" ;;
@@ -72,7 +72,10 @@ def write_host(folder: Path, host: StandIn) -> tuple[Path, ...]:
     devices, driver = host.shape.devices, folder / ASCEND / "driver"
     _write(driver / "version.info", f"Version={host.driver_version}\n")
     _write(folder / TABLE, npu_smi_table(host.shape, host.driver_version))
-    _write(driver / "stand-in/board.txt", f"\tSoftware Version               : {host.driver_version}\n")
+    _write(
+        folder / TABLE.replace("table", "board"),
+        f"\tSoftware Version               : {host.driver_version}\n",
+    )
     last = str(host.number + 1)
     _write(folder / HCCN_TOOL, _HCCN_TOOL.replace("NUMBER", last), executable=True)
     for name in ("common", "driver"):

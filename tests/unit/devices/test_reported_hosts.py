@@ -264,3 +264,16 @@ def test_containers_get_the_nodes_that_newer_drivers_add(host: Host) -> None:
     view = host("", [0, 1], managers=(*MANAGERS, "dvpp_cmdlist", "uburma/udma0", "ummu/tid"))
     names = [Path(node).relative_to(view.dev).as_posix() for node in card_nodes("1", view.dev)[0]]
     assert names == ["davinci1", *MANAGERS, "dvpp_cmdlist", "uburma/udma0", "ummu/tid"]
+
+
+def test_a_container_gets_the_parts_of_the_driver_that_it_needs_and_not_the_whole_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the whole folder, containers on A3 hosts were reported to fail; HCCL of 950 needs `topo`."""
+    for name in ("lib64", "kernel", "topo", "tools"):
+        (tmp_path / name).mkdir()
+    for name in ("version.info", "tools/hccn_tool", "tools/upgrade-tool"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(driver_files, "driver_folder", lambda: tmp_path)
+    found = {path for path in driver_files.driver_files() if path.startswith(str(tmp_path))}
+    assert found == {str(tmp_path / name) for name in ("lib64", "version.info", "topo", "tools/hccn_tool")}

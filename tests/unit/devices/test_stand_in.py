@@ -67,7 +67,7 @@ def test_the_inventory_finds_cards_driver_and_cann(tmp_path: Path) -> None:
     for name in json.loads((tmp_path / "nodes.json").read_text()):
         (tmp_path / "dev").mkdir(exist_ok=True)
         (tmp_path / "dev" / name).touch()
-    table = tmp_path / "ascend/driver/stand-in/table.txt"
+    table = tmp_path / "ascend/driver/lib64/stand-in/table.txt"
     smi = tmp_path / "npu-smi"
     smi.write_text(f"#!/bin/sh\ncat {table}\n")
     smi.chmod(0o755)
