@@ -365,6 +365,19 @@ def test_a_lint_finding_is_told_in_chinese_with_its_values(driver: Any, tmp_path
     assert browser.one("#check-lint .reasons").text == reason
 
 
+def test_tables_of_measurements_have_chinese_names_and_members_keep_theirs(browser: Browser) -> None:
+    browser.open("cells/one-step-off-2card.html#lang=zh")
+    browser.settle()
+    heads = browser.js(
+        "return [...document.querySelectorAll('#check-lint .measured :is(h4, th)')].map((n) => n.textContent)"
+    )
+    assert heads[:4] == ["发现的问题", "规则", "位置", "严重程度"]
+    names = browser.js(
+        "return [...document.querySelectorAll('#check-lint .measured dt')].map((n) => n.textContent)"
+    )
+    assert "is verl job" in names, "the name of a member of report.json"
+
+
 def test_the_script_says_texts_in_chinese_as_files_without_a_script_do(browser: Browser) -> None:
     texts = json.loads(SAMPLES.with_name("chinese_vectors.json").read_text("utf-8"))
     browser.open("index.html#lang=zh")

@@ -75,7 +75,7 @@ def training_charts(training: SmokeMeasurements | TrainerMeasurements) -> list[B
         known = _recorded(training)
     reference = curves.reference if not known else CurveBand(mean=known.get("reward", ()))
     main = _banded("reward", reference, [(f"seed {run.seed}", run.reward) for run in curves.candidate])
-    found: list[Block] = [] if main is None else [replace(main, looks=curves.looks)]
+    found: list[Block] = [] if main is None else [replace(main, looks=curves.looks, worded=True)]
     charts = [
         _banded(
             label(name),
@@ -85,7 +85,7 @@ def training_charts(training: SmokeMeasurements | TrainerMeasurements) -> list[B
         for name, band in curves.telemetry.items()
     ]
     shown = tuple(chart for chart in charts if chart is not None)
-    return [*found, *([Multiples(title="telemetry", charts=shown)] if shown else [])]
+    return [*found, *([Multiples(title="telemetry", charts=shown, worded=True)] if shown else [])]
 
 
 def _recorded(training: TrainerMeasurements) -> StoredSeries:
@@ -120,7 +120,9 @@ def _cases(measured: LossMeasured) -> list[Block]:
         ("all cases", measured.cases),
     )
     return [
-        table(title, [json_object(case) for case in cases], share="budget") for title, cases in found if cases
+        replace(table(title, [json_object(case) for case in cases], share="budget"), worded=True)
+        for title, cases in found
+        if cases
     ]
 
 
@@ -140,8 +142,9 @@ def _patches(patches: Sequence[MeasuredPatch]) -> list[Block]:
     failures = [
         {"patch": patch.patch, **json_object(failure)} for patch in patches for failure in patch.failures
     ]
-    found: list[Block] = [replace(table("patches", rows), folded=False)]
-    return [*found, *([table("hunks that do not apply", failures)] if failures else [])]
+    found: list[Block] = [replace(table("patches", rows), folded=False, worded=True)]
+    unapplied = replace(table("hunks that do not apply", failures), worded=True)
+    return [*found, *([unapplied] if failures else [])]
 
 
 def _findings(findings: Sequence[LintFinding]) -> Block:
@@ -158,7 +161,7 @@ def _findings(findings: Sequence[LintFinding]) -> Block:
         }
         for finding in findings
     ]
-    return replace(table("findings", rows), folded=False)
+    return replace(table("findings", rows), folded=False, worded=True)
 
 
 def _place(hunk: HunkPlace) -> str:

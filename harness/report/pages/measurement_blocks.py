@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import ClassVar, TypeGuard
 
 from harness.report.model.trend import as_float, is_number
 from harness.report.model.visible_text import number
@@ -32,10 +32,11 @@ BUDGETS = (
 
 @dataclass(frozen=True, kw_only=True)
 class FactList:
-    """Names and values."""
+    """Names and values; the names are those of members."""
 
     title: str
     pairs: tuple[tuple[str, str], ...]
+    worded: ClassVar = False
 
     @property
     def folded(self) -> bool:
@@ -48,7 +49,8 @@ class TableBlock:
     """Rows of text. shares: the share of its budget that each row uses, or None. dropped: number of rows
     left out.
 
-    folded: whether the table is closed until the reader opens it.
+    folded: whether the table is closed until the reader opens it. worded: whether its title and columns are
+    words, which pages translate, and not names of members.
     """
 
     title: str
@@ -58,6 +60,7 @@ class TableBlock:
     shares: tuple[float | None, ...] = ()
     dropped: int = 0
     folded: bool = False
+    worded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,7 @@ class Chart:
     high: tuple[float, ...] = ()
     looks: tuple[int, ...] = ()
     unit: str = "step"
+    worded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,7 @@ class Multiples:
 
     title: str
     charts: tuple[Chart, ...]
+    worded: bool = False
 
 
 # Pages show shortened digests; report.json has the whole ones.
