@@ -53,6 +53,7 @@ BENCHMARKS = (
     "lint_precision",
     "lint_speed",
     "lint_bad_input",
+    "allocator_options",
     "package_names",
     "advise_tables",
     "static_checks",

@@ -2,7 +2,8 @@
 
 They are those of people who have started such jobs: sizes that do not go into each other, names of another
 release, slips of bash. Whoever wrote a set (`lint_written_slips.yaml`) ran `lint` on it once; at that time it
-found 68 % of the seventh and 59 % of the eighth. A mistake is found if `lint` reports an error or a warning
+found 68 % of the seventh, 59 % of the eighth and 67 % of the ninth, of which a half, by a digest of the
+kinds, was then looked at. A mistake is found if `lint` reports an error or a warning
 at one of its lines, or says that it did not read a part, and does not say so of the script without it.
 The repository of verl must be among the mirrors (NPU_MATRIX_MIRRORS).
 """

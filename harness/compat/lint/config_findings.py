@@ -33,6 +33,8 @@ TYPE_RULE = "CONFIG-TYPE"
 _COUNT = re.compile(
     r".*\b(?:\w*batch_size(?:_per_gpu)?|max_\w+_length|nnodes|n_gpus_per_node|\w*epochs|\w+_parallel_size)"
 )
+#: A value that stands for another key; what Hydra adds of the process is not in a composition.
+_KEY_OF_CONFIGURATION = re.compile(r"(?<!\\)\$\{(?!hydra\.)([A-Za-z_]\w*(?:\.\w+)+)\}")
 TRUTH_VALUES = ("True", "False")
 
 
@@ -112,6 +114,8 @@ def config_findings(
             source=source,
             changes=_key_changes(refused, composition),
         )
+    if not composition.incomplete:
+        yield from _interpolation_findings(job, composition, source)
     yield from _type_findings(job, configuration, program, composition, source)
     unregistered = list(registry_findings(job, configuration, program, composition))
     yield from unregistered
@@ -194,8 +198,11 @@ def _type_findings(
             continue
         if default is None:
             default = configuration.example(composition, key)
+        is_part = isinstance(value, float) and not value.is_integer() and not isinstance(default, bool)
         if isinstance(value, float) and not isinstance(default, (str, float)) and _COUNT.fullmatch(key):
             default = 1
+        elif is_part and not isinstance(default, float) and configuration.is_whole(composition, key):
+            default = default if isinstance(default, int) else 1
         elif not isinstance(default, (bool, int, float)) or not isinstance(value, (str, list, dict)):
             continue
         if isinstance(value, str) and _is_text_taken(value, key, configuration, program, composition):
@@ -206,12 +213,29 @@ def _type_findings(
             job,
             setting,
             rule=TYPE_RULE,
-            message=f"{key} is {value!r}, where verl has {kind}",
+            message=f"{key} is {value!r}, where verl has {kind if not is_part else 'a whole number'}",
             why=f"the default is {plain.value(key)!r}; Hydra takes any value, verl computes with it later",
             fix=f"give {kind}, for example {key}={example}",
             source=source,
             changes=misspelt_value(setting, key, TRUTH_VALUES) if isinstance(default, bool) else (),
         )
+
+
+def _interpolation_findings(job: JobSettings, composition: Composition, source: str) -> Iterator[LintFinding]:
+    """Values that name another key of the configuration, which has none."""
+    for key, setting in job.overrides.items():
+        named = [] if setting.unknown else _KEY_OF_CONFIGURATION.findall(setting.text)
+        for missing in (name for name in named if not composition.has(name)):
+            near = difflib.get_close_matches(missing, sorted(keys_of(composition.values)), n=1, cutoff=0.8)
+            yield _finding(
+                job,
+                setting,
+                rule=CONFIG_RULE,
+                message=f"{key} stands for the key {missing}, which the configuration does not have",
+                why=f"OmegaConf stops with: Interpolation key '{missing}' not found, when {key} is read",
+                fix=f"write ${{{near[0]}}}" if near else "name a key of the configuration",
+                source=source,
+            )
 
 
 def _text_none(job: JobSettings, setting: ScriptValue, key: str, source: str) -> LintFinding:

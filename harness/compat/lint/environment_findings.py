@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+from harness.compat.lint.allocator_options import options_problem
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding
@@ -21,15 +22,20 @@ UNSET_RULE = "UNSET-VARIABLE"
 _INTEGER, _NUMBER = re.compile(r"-?[0-9]+"), re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
-def environment_findings(job: JobSettings, configuration: VerlConfiguration | None) -> Iterator[LintFinding]:
-    """Findings about the variables that a script sets for a job, or means to set."""
+def environment_findings(
+    job: JobSettings, configuration: VerlConfiguration | None, versions: Mapping[str, str]
+) -> Iterator[LintFinding]:
+    """Findings about the variables that a script sets for a job, or means to set.
+
+    versions: axis -> version; the options of torch_npu's allocator differ between its versions.
+    """
     entries = {name: entry for entry in load_ruleset().environment for name in entry.names}
     known = entries.keys() | (configuration.compared_texts.words if configuration else frozenset())
     for name, value in job.env.items():
         near = nearest_word(name, entries) if name not in known and "_" in name else ""
         if near and near not in job.env:
             yield _misspelt(name, near, value, entries[near], job)
-        problem = _problem(value, entries[name]) if name in entries and not value.unknown else ""
+        problem = _problem(value, entries[name], versions) if name in entries and not value.unknown else ""
         if problem:
             yield _refused(name, value, problem, entries[name], job)
     for name, value in job.unset_variables.items():
@@ -101,7 +107,7 @@ def _lost(name: str, value: ScriptValue, entry: EnvironmentEntry, job: JobSettin
     )
 
 
-def _problem(value: ScriptValue, entry: EnvironmentEntry) -> str:
+def _problem(value: ScriptValue, entry: EnvironmentEntry, versions: Mapping[str, str]) -> str:
     """Why a variable cannot have this value; "" if it can."""
     text = value.text.strip()
     checks: Mapping[str, Callable[[str, EnvironmentEntry], str]] = {
@@ -109,7 +115,8 @@ def _problem(value: ScriptValue, entry: EnvironmentEntry) -> str:
         "number": _number_problem,
         "choice": _choice_problem,
         "cards": _cards_problem,
-        "options": _options_problem,
+        "options": lambda given, entry: options_problem(given, entry.options, versions.get("torch_npu", "")),
+        "pattern": _pattern_problem,
         "ports": _ports_problem,
     }
     return checks[entry.form](text, entry) if text and entry.form in checks else ""
@@ -149,9 +156,5 @@ def _ports_problem(text: str, _entry: EnvironmentEntry) -> str:
     return ""
 
 
-def _options_problem(text: str, entry: EnvironmentEntry) -> str:
-    names = [option.partition(":")[0].strip() for option in text.split(",")]
-    # A list such as `roundup_power2_divisions:[256:1,512:2]` has commas of its own.
-    other = next((name for name in names if name.isidentifier() and name not in entry.choices), "")
-    near = nearest_word(other, entry.choices) if other else ""
-    return f"it has no option {other}" + (f", but {near}" if near else "") if other else ""
+def _pattern_problem(text: str, entry: EnvironmentEntry) -> str:
+    return "" if entry.pattern.fullmatch(text) else f"it is written as {entry.choices[0]}"

@@ -338,6 +338,18 @@ class VerlConfiguration:
         }
         return examples.get(frozenset(types))
 
+    def is_whole(self, composition: Composition, key: str) -> bool:
+        """Whether a field is a whole number: in its own class, or in all classes that have such a field."""
+        parent, _, name = key.rpartition(".")
+        target = composition.value(f"{parent}._target_") if parent else None
+        annotations = (
+            [self._annotation(target.rpartition(".")[2], [name])]
+            if isinstance(target, str)
+            else list(self._fields_named(name))
+        )
+        kinds = [set(re.findall(r"\w+", one)) - {"Optional", "None", "Union"} for one in annotations]
+        return bool(kinds) and all(one == {"int"} for one in kinds)
+
     def _annotation(self, class_name: str, names: Sequence[str]) -> str:
         """The annotation of a field of a class, or of a field of the class of a field, and so on."""
         annotation = self._annotations(class_name).get(names[0], "")

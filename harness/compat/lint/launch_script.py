@@ -156,6 +156,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
         *_missing_arrays(evaluator),
         *_replaced_arrays(evaluator),
         *_refused_names(evaluator),
+        *_redirected_tests(evaluator),
     ]
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
@@ -289,6 +290,14 @@ def _refused_names(evaluator: Evaluator) -> Iterator[ScriptNote]:
     for text, where in evaluator.refused_names:
         problem = f"`export` refuses `{text}`, which is no name of a variable"
         yield ScriptNote(line=where.line, text=f"{problem}: quote values with spaces", unread=True)
+
+
+def _redirected_tests(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """`[ $a > 1 ]`, which is always true and writes a file with the name 1."""
+    for operator, file, where in evaluator.redirected_tests:
+        text = f"`{operator} {file}` in `[ ... ]` compares nothing: it is a redirection to or from a file"
+        other = "-gt" if operator == ">" else "-lt"
+        yield ScriptNote(line=where.line, text=f"{text}; write {other}, or use `[[ ... ]]`", unread=True)
 
 
 def _cut_off(commands: Sequence[Command]) -> tuple[ScriptValue, ...]:

@@ -26,7 +26,7 @@ from harness.compat.lint.lint_measurements import (
     UndecidedRule,
 )
 from harness.compat.lint.own_programs import with_own_programs
-from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
+from harness.compat.lint.rule_expression import UNKNOWN, UNSET, deciding_names, evaluate, names_in
 from harness.compat.lint.ruleset import (
     PLACEHOLDER,
     PPO_CONFIG,
@@ -181,7 +181,7 @@ def lint_job(
             unknown = sorted(name for name in names_in(rule.condition) if facts.value(name) is UNKNOWN)
             undecided.append(UndecidedRule(rule=rule.id, unknown=tuple(unknown), recipe=job.name))
     findings += torn_override_findings(job)
-    findings += environment_findings(job, configuration)
+    findings += environment_findings(job, configuration, versions)
     reported = {finding.rule for finding in findings}
     for item in config_findings(job, versions, configuration, composed):
         if isinstance(item, UndecidedRule):
@@ -475,7 +475,9 @@ def _parsed_versions(versions: Mapping[str, str]) -> dict[str, Version]:
 
 
 def _finding(rule: LintRule, job: JobSettings, facts: JobFacts) -> LintFinding:
-    where = next((s.where for name in rule.at if (s := facts.setting(name))), job.where)
+    deciding = deciding_names(rule.condition, facts)
+    at = sorted(rule.at, key=lambda name: name not in deciding)
+    where = next((s.where for name in at if (s := facts.setting(name))), job.where)
 
     def filled(text: str) -> str:
         return PLACEHOLDER.sub(lambda found: _value_text(facts.value(found[1])), text)

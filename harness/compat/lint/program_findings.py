@@ -113,7 +113,9 @@ def _value_changes(
 
 def _settings(error: ProgramError, job: JobSettings) -> Mapping[str, ScriptValue]:
     """The overrides on which a failed check rests; those that the message names come first."""
-    found = {key: value for key, value in job.overrides.items() if key in error.keys}
+    deleted = {word.text[1:].partition("=")[0]: word for word in job.arguments if word.text[:1] == "~"}
+    every = {**deleted, **job.overrides}
+    found = {key: value for key, value in every.items() if key in error.keys}
     places = {key: error.message.find(key.rpartition(".")[2]) for key in found}
     named = {key: found[key] for key in sorted(found, key=places.__getitem__) if places[key] >= 0}
     return dict(list({**named, **found}.items())[:MAX_SETTINGS])

@@ -69,6 +69,15 @@ def names_in(node: ExpressionNode) -> set[str]:
     return found.union(*(names_in(item) for item in node.items)) if node.items else found
 
 
+def deciding_names(node: ExpressionNode, facts: RuleFacts) -> set[str]:
+    """The names in the parts of a true condition that make it true."""
+    found = {node.text} if node.kind == "name" else set()
+    deciding = node.items
+    if node.kind == "or":
+        deciding = tuple(one for one in node.items if _truth(evaluate(one, facts)) is True)
+    return found.union(*(deciding_names(one, facts) for one in deciding))
+
+
 def evaluate(node: ExpressionNode, facts: RuleFacts) -> Any:
     """The value of an expression; True, False or UNKNOWN for a condition."""
     return EVALUATORS[node.kind](node, facts)

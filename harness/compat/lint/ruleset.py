@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -139,20 +140,34 @@ class NameRegistry(_RuleFileModel):
     source: str
 
 
+class OptionEntry(_RuleFileModel):
+    """An option in the value of a variable: what it can be, and the first versions of the reader that have it.
+
+    since: one version for each release of torch; none if all have it.
+    """
+
+    form: Literal["truth", "integer", "number", "text"]
+    low: float = 0
+    high: float = math.inf
+    since: tuple[str, ...] = ()
+
+
 class EnvironmentEntry(_RuleFileModel):
     """An entry of environment.yaml: variables, who reads them, and what their values can be.
 
-    form: an integer or a number from `low` to `high`, one of the `choices`, a list of cards, of ranges
-    of ports, or of `option:value` whose options are the `choices`; a text can be anything. any_case: whether
-    the reader takes the choices in small and in large letters.
+    form: an integer or a number from `low` to `high`, one of the `choices`, a text that matches `pattern`, a
+    list of cards, of ranges of ports, or of `option:value` with these `options`; a text can be anything.
+    any_case: whether the reader takes the choices in small and in large letters.
     """
 
     names: tuple[str, ...]
     read_by: str
-    form: Literal["text", "integer", "number", "choice", "cards", "options", "ports"] = "text"
+    form: Literal["text", "integer", "number", "choice", "pattern", "cards", "options", "ports"] = "text"
     low: int = 0
     high: int = 0
     choices: tuple[str, ...] = ()
+    pattern: re.Pattern[str] = re.compile("")
+    options: Mapping[str, OptionEntry] = {}
     any_case: bool = False
     source: str
 

@@ -38,7 +38,10 @@ def unread_findings(
     plain = configuration.defaults(program)
     names = sorted(keys_of(plain.values))
     for key, setting in job.overrides.items():
-        if key in job.added and not plain.has(key) and not _PASSED_ON.search(key):
+        if key in job.added and not plain.has(key) and (near := _misspelt(key, names, configuration)):
+            why = f"it looks like a misspelling of {near}, which the configuration has beside it"
+            fix = f"write {near}, without the plus"
+        elif key in job.added and not plain.has(key) and not _PASSED_ON.search(key):
             why, fix = _unread(key, plain, names, configuration)
         elif _is_other_engine(key, composition):
             why = "the rollout of this job is another engine, and reads its own options only"
@@ -93,6 +96,14 @@ def _unread(
     known = [siblings[similar[0]]] if similar else others
     other = known[0] if known else "the key that verl reads, or remove it"
     return f"no code of {configuration.label} reads {leaf} of {section}", f"write {other}"
+
+
+def _misspelt(key: str, names: list[str], configuration: VerlConfiguration) -> str:
+    """The key beside an added one that is spelt almost like it; "" if verl's code has the added name."""
+    section, _, leaf = key.rpartition(".")
+    siblings = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == section]
+    near = nearest_word(leaf, siblings) if section and leaf not in configuration.code_words else ""
+    return f"{section}.{near}" if near else ""
 
 
 def _engine(composition: Composition) -> str:

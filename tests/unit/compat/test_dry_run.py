@@ -204,6 +204,8 @@ UNKNOWN = {**CONFIG, "n": "value_of_the_run_NODES"}
         ("a = Actor(size=c.n)\nassert a.size == 2\nassert a.mode == 'sum'", True, {"NODES"}),
         ("if c.n > 2:\n    raise ValueError('x')\nelse:\n    raise KeyError('x')", True, {"NODES"}),
         ("while c.n > 2: raise ValueError('x')", False, {"NODES"}),
+        # A function that calls itself with the same arguments is followed once.
+        ("def f(x):\n    if x > 2: f(x), f(x), f(x)\nf(c.n)\nassert c.tp == 3", True, set()),
     ],
 )
 def test_what_is_not_known_is_no_failure_and_is_told(body: str, fails: bool, open_values: set[str]) -> None:

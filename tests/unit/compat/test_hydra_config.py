@@ -56,7 +56,7 @@ trainer: {nnodes: 1, n_gpus_per_node: 8, logger: [console], use_old_workers: nul
 _target_: verl.workers.config.ActorConfig
 strategy: fsdp
 use_dynamic_bsz: true
-optim: {lr: 1e-6}
+optim: {lr: 1e-6, override: {recompute_layers: null}}
 clip_ratio: 0.2
 warmup: 3
 micro_batch: null
@@ -178,6 +178,8 @@ def found(
         ("actor_rollout_ref.actor.clip_ratio=[1]", "the default is 0.2"),
         ("actor_rollout_ref.actor.warmup=auto actor_rollout_ref.actor.strategy=fsdp2", ""),
         ("trainer.use_old_workers=disable trainer.nnodes='${trainer.n_gpus_per_node}'", ""),
+        ("data.train_files='x/${trainer.gpus}'", "Interpolation key 'trainer.gpus' not found"),
+        ("data.train_files='x/${hydra.job.name}/${oc.env:HOME}'", ""),
     ],
 )
 def test_what_hydra_refuses_is_an_error_with_its_message(
@@ -217,6 +219,9 @@ def test_a_program_is_looked_for_as_python_looks_for_it(
     [
         ("+data.train_batchsize=4", "write data.train_batch_size, without the plus"),
         ("+rollout.n=4", "write actor_rollout_ref.rollout.n"),
+        # Also in a part that verl hands on to another package.
+        ("+actor_rollout_ref.actor.optim.override.recompute_layer=1", "optim.override.recompute_layers"),
+        ("+actor_rollout_ref.actor.optim.override.use_flash_attn=1", ""),
         ("+data.n=4", "write actor_rollout_ref.rollout.n"),
         ("+actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend=ascend", "engine vllm"),
         ("algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4", ""),
@@ -450,6 +455,26 @@ def test_a_registered_or_unknown_name_is_no_error(configuration: VerlConfigurati
     assert "REGISTRY" not in {one.rule for one in findings}
 
 
+def test_a_deleted_key_that_the_program_reads_is_told_at_its_override() -> None:
+    program = """\
+import hydra
+@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
+def main(config):
+    if config.trainer.save_freq > 0:
+        pass
+"""
+    files = {**FILES, "verl/trainer/main_ppo.py": program}
+    tree = MemoryTree(
+        files={path: TreeFile(mode=REGULAR, data=text.encode()) for path, text in files.items()}
+    )
+    with VerlConfiguration(tree).unpacked() as changed:
+        script = parse_script(
+            "python -m verl.trainer.main_ppo \\\n  trainer.nnodes=2 \\\n  ~trainer.save_freq\n"
+        )
+        found = lint_script(script, {"verl": "0.9.1"}, changed).findings
+    assert [one.line for one in found if one.rule == "VERL-CHECK"] == [3]
+
+
 @pytest.mark.parametrize(
     ("override", "rules"),
     [
@@ -460,6 +485,9 @@ def test_a_registered_or_unknown_name_is_no_error(configuration: VerlConfigurati
         ("micro_batch=None", {"CONFIG-TYPE"}),
         ("micro_batch=null", set()),
         ("micro_batch=4", set()),
+        ("micro_batch=0.5", {"CONFIG-TYPE"}),
+        ("clip_ratio=0.5", set()),
+        ("warmup=0.5", set()),
     ],
 )
 def test_names_that_a_function_compares_and_types_of_settings_without_default(

@@ -34,6 +34,14 @@ def found(text: str) -> list[str]:
         ('export ASCEND_RT_VISIBLE_DEVICES="0, 1, 2, 3"', "ENV-VALUE 1"),
         ("export HCCL_EXEC_TIMEOUT=-1", "ENV-VALUE 1"),
         ("export PYTORCH_NPU_ALLOC_CONF=expandable_segment:True", "ENV-VALUE 1"),
+        ("export PYTORCH_NPU_ALLOC_CONF=expandable_segments=True", "ENV-VALUE 1"),
+        ("export PYTORCH_NPU_ALLOC_CONF=expandable_segments:true", "ENV-VALUE 1"),
+        ("export PYTORCH_NPU_ALLOC_CONF=max_split_size_mb:1GB", "ENV-VALUE 1"),
+        ("export PYTORCH_NPU_ALLOC_CONF=max_split_size_mb:20", "ENV-VALUE 1"),
+        ("export PYTORCH_NPU_ALLOC_CONF=max_split_size_mb", "ENV-VALUE 1"),
+        ("export PYTORCH_NPU_ALLOC_CONF='page_size:1g max_split_size_mb:64'", "ENV-VALUE 1"),
+        ("export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True,max_split_size_mb:64", "ENV-VALUE 1"),
+        ("export CPU_AFFINITY_CONF=yes", "ENV-VALUE 1"),
         ("HCCL_BUFFSIZE=200", "ENV-LOST 1"),
     ],
 )
@@ -53,6 +61,10 @@ def test_a_variable_that_does_not_do_what_it_should(line: str, rule: str) -> Non
         "export VLLM_LOGGING_LEVEL=debug",
         "export HCCL_EXEC_TIMEOUT=0.5",
         "export PYTORCH_NPU_ALLOC_CONF=max_split_size_mb:250,expandable_segments:False",
+        "export PYTORCH_NPU_ALLOC_CONF='roundup_power2_divisions:[256:1,512:2], page_size:1g'",
+        "export CPU_AFFINITY_CONF=1",
+        "export CPU_AFFINITY_CONF=mode:1,npu0:0-1",
+        "export CPU_AFFINITY_CONF=2,force:1",
         "export PYTORCH_NPU_ALLOC_CONF=large_segment_size_mb:50,per_process_memory_fraction:0.5",
         # Variables of PyTorch for GPUs, and of NCCL: no misspellings of those for NPUs.
         "export TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
@@ -104,3 +116,24 @@ def test_a_variable_that_nothing_sets(lines: str, names: list[str]) -> None:
 
 def test_an_export_after_the_program_comes_too_late() -> None:
     assert found(f"{JOB}\nexport HCCL_BUFFSIZE=200") == ["ENV-LOST 2"]
+
+
+@pytest.mark.parametrize(
+    ("option", "torch_npu", "is_refused"),
+    [
+        ("segment_size_mb:64", "2.7.1", True),
+        ("segment_size_mb:64", "2.7.1.post1", False),
+        ("roundup_power2_divisions:4", "2.7.1.post1", True),
+        ("roundup_power2_divisions:4", "2.7.1.post2", False),
+        ("pin_memory_expandable_segments:True", "2.7.1.post2", True),
+        ("pin_memory_expandable_segments:True", "2.9.0.post1", False),
+        # A release of torch that is later than all in the list, one that is earlier, and no version.
+        ("throw_on_npumalloc_oom:True", "2.14.0", False),
+        ("throw_on_npumalloc_oom:True", "2.5.1", True),
+        ("segment_size_mb:64", "", False),
+    ],
+)
+def test_options_of_the_allocator_depend_on_torch_npu(option: str, torch_npu: str, is_refused: bool) -> None:
+    script = parse_script(f"export PYTORCH_NPU_ALLOC_CONF={option}\n{JOB}")
+    result = lint_script(script, {"verl": "0.9.1", **({"torch_npu": torch_npu} if torch_npu else {})})
+    assert ("ENV-VALUE" in {one.rule for one in result.findings}) is is_refused

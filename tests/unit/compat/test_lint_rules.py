@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.launch_script import parse_script
 from harness.compat.lint.lint_check import lint_job
 from harness.compat.lint.ruleset import RULES_FOLDER, load_ruleset
 from harness.errors import InputError
@@ -159,6 +160,26 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "DYNBSZ-NOLEN": (
         change(o={A + "use_dynamic_bsz": True, A + "ppo_max_token_len_per_gpu": None}),
         change(o={A + "ppo_max_token_len_per_gpu": 16384}),
+    ),
+    "SEQS-TOKENS": (
+        change(o={R + "max_num_batched_tokens": 512, R + "max_num_seqs": 1024}),
+        change(o={R + "max_num_seqs": 256}),
+    ),
+    "CHUNKED-FALSE": (
+        change(o={R + "enable_chunked_prefill": False, R + "max_model_len": 4096}),
+        change(o={R + "enable_chunked_prefill": True}),
+    ),
+    "PREFIX-FALSE": (
+        change(o={R + "enable_prefix_caching": False}),
+        change(o={R + "enable_prefix_caching": True}),
+    ),
+    "MODEL-ADDRESS": (
+        change(o={"actor_rollout_ref.model.path": "https://huggingface.co/Qwen/Qwen3-8B"}),
+        change(o={"actor_rollout_ref.model.path": "Qwen/Qwen3-8B"}),
+    ),
+    "LORA-ALPHA": (
+        change(o={"actor_rollout_ref.model.lora_rank": 32, "actor_rollout_ref.model.lora_alpha": 0}),
+        change(o={"actor_rollout_ref.model.lora_alpha": 32}),
     ),
     "LORA-RANK": (
         change(o={"actor_rollout_ref.model.lora_rank": 1000}),
@@ -539,3 +560,10 @@ def test_later_releases_of_verl_read_data_by_the_ending_of_its_file(
     verl: str, file: str, reported: bool
 ) -> None:
     assert ("DATA-FORMAT" in findings(change(o={"data.train_files": file}, v={"verl": verl}))) is reported
+
+
+def test_a_finding_stands_at_the_setting_that_is_wrong() -> None:
+    settings = f"{R}top_p=1.0 {R}temperature=1.0 {R}val_kwargs.top_p=70"
+    script = parse_script(f"python -m verl.trainer.main_ppo {R}name=vllm {settings}")
+    [finding] = [one for one in lint_job(script.jobs[0], NOW).findings if one.rule == "RANGE-SAMPLING"]
+    assert finding.column == script.jobs[0].overrides[f"{R}val_kwargs.top_p"].where.column

@@ -56,6 +56,7 @@ def test_options_of_hydra_are_taken(words: str) -> None:
         ("LR = 1e-6\npython3 -m a.b x=1\n", "sets no variable"),
         ("LR =1e-6\npython3 -m a.b x=1\n", "sets no variable"),
         ("MODEL_PATH=/m\npython3 -m a.b x=$MODLE_PATH\n", "`MODLE_PATH` is set nowhere"),
+        ("if [ $# > 1 ]; then A=1; fi\npython3 -m a.b x=1\n", "`> 1` in `[ ... ]` compares nothing"),
     ],
 )
 def test_a_slip_is_told(text: str, said: str) -> None:
@@ -66,6 +67,8 @@ def test_a_slip_is_told(text: str, said: str) -> None:
     "text",
     [
         "[ a = b ] || true\npython3 -m a.b x=1\n",
+        # Redirections that are meant, and comparisons.
+        "[ $# -gt 1 ] 2>/dev/null\n[[ a > b ]]\n[ -f x ] > log || true\npython3 -m a.b x=1\n",
         # Both are used: two variables with names that are alike.
         "NODES=1\npython3 -m a.b x=$NNODES y=$NODES\n",
         "MODEL_PATH=/m\npython3 -m a.b x=$DATA_PATH\n",

@@ -19,11 +19,9 @@ from harness.compat.lint.shell.arithmetic import UnknownNumberError
 from harness.compat.lint.shell.assignments import assign_variable, declare
 from harness.compat.lint.shell.conditions import Truth, evaluate_clause, evaluate_test
 from harness.compat.lint.shell.expansion import (
-    ALL_ELEMENTS,
     Expander,
     UnsetVariableError,
     UnusableExpansionError,
-    is_every_element,
 )
 from harness.compat.lint.shell.launchers import (
     PREFIXES,
@@ -40,6 +38,15 @@ from harness.compat.lint.shell.outcomes import Outcomes, bounded
 from harness.compat.lint.shell.redirections import changed_folder, redirections_of
 from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES, SyntaxNode, parse_bash
 from harness.compat.lint.shell.text_filters import FILTERS, filtered
+from harness.compat.lint.shell.tree_survey import (
+    names_of,
+    plain_uses,
+    redirected_tests,
+    refused_names_of,
+    replaced_arrays_of,
+    sets_any_name,
+    settings_of,
+)
 from harness.compat.lint.shell.values import Expansion, ScriptValue, TooLargeError, joined
 from harness.compat.lint.shell.world import World
 from harness.errors import InputError, Location
@@ -64,19 +71,6 @@ _ACTIVATION = re.compile(
     r"(?:.*/)?(?:activate|conda\.sh|bash_completion|nvm\.sh|set_env\.sh|setenv\.bash|modules?\.sh|\.?bashrc|\.profile"
     r"|\.bash_profile)"
 )
-#: Builtin commands whose words are names that they set.
-_SETTING_COMMANDS = ("read", "mapfile", "readarray", "getopts", "printf")
-#: A word after `export` without anything that bash expands, which is neither a name nor an option.
-_REFUSED_NAME = re.compile(r"[\d=,.:/][\w,.:/=-]*")
-#: A variable that arithmetic sets: `n = 8`, `n += 1`, `n++`.
-_SET_BY_ARITHMETIC = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
-_ARITHMETIC = ("ArithmCmd", "ArithmExp", "CStyleLoop", "LetClause")
-_PLAIN_NAME = re.compile(r"(?<![\w$.#{'\"])(?!let\b)[A-Za-z_]\w*(?![\w(])")
-#: An element of an array that is an override of Hydra.
-_OVERRIDE = re.compile(r"[\"']?\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
-_REFERENCE = re.compile(r"\$\{?(\w+)")
-#: `set -a` and `set -o allexport` export all variables that the script sets after it.
-_EXPORTS_ALL = re.compile(r"-[A-Za-z]*a[A-Za-z]*|allexport")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -113,7 +107,8 @@ class Evaluator:
     rest of the script, as they are written. exported_names: the variables that it exports somewhere.
     unset_variables: those that it uses as if they were set, and that it sets nowhere.
     replaced_arrays: those whose elements are replaced before they are used. unpassed_arrays: those of
-    overrides that nothing uses. refused_names: words after `export` that are no names.
+    overrides that nothing uses. refused_names: words after `export` that are no names. redirected_tests:
+    comparisons in `[ ... ]` that bash takes for redirections.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
@@ -137,6 +132,7 @@ class Evaluator:
         self.unset_variables: Mapping[str, Location] = {}
         self.replaced_arrays: Mapping[str, Location] = {}
         self.refused_names: Sequence[tuple[str, Location]] = ()
+        self.redirected_tests: Sequence[tuple[str, str, Location]] = ()
         self.unpassed_arrays: Mapping[str, Location] = {}
 
     def read(self, text: str) -> None:
@@ -144,11 +140,12 @@ class Evaluator:
         self.text = text
         world = World(script=self.path)
         tree = parse_bash(text, self.path)
-        self.assigned_names, self.used_names, self.used_arrays, given = _names(tree)
+        self.assigned_names, self.used_names, self.used_arrays, given = names_of(tree)
         self.unpassed_arrays = {name: where for name, where in given.items() if name not in self.used_names}
-        self.set_variables, self.exported_names = _settings(tree)
-        self.replaced_arrays = _replaced_arrays(tree)
-        self.refused_names = tuple(_refused_names(tree))
+        self.set_variables, self.exported_names = settings_of(tree)
+        self.replaced_arrays = replaced_arrays_of(tree)
+        self.refused_names = tuple(refused_names_of(tree))
+        self.redirected_tests = tuple(redirected_tests(tree))
         try:
             self._statements(tree.children("Stmts"), world)
         except (TooLargeError, RecursionError) as error:
@@ -156,7 +153,7 @@ class Evaluator:
             text = f"the rest of the script is not read: {why}"
             self.stopped = ScriptNote(line=self._where.line, text=text, unread=True)
             self.notes.append(self.stopped)
-        uses = {} if _sets_any_name(tree, self.set_variables) else _plain_uses(tree)
+        uses = {} if sets_any_name(tree, self.set_variables) else plain_uses(tree)
         self.unset_variables = {
             name: where for name, where in uses.items() if name not in self.assigned_names
         }
@@ -176,7 +173,7 @@ class Evaluator:
             why = error.problems[0].why
             self._note(where, f"a command in a string is not read: {why}", unread=True)
             return [(world, Truth.OPEN)]
-        self.assigned_names |= _names(tree)[0]
+        self.assigned_names |= names_of(tree)[0]
         return self._deeper(lambda: self._statements(tree.children("Stmts"), world))
 
     def _output(self, node: SyntaxNode, world: World) -> Expansion | None:
@@ -646,147 +643,6 @@ def _places_beside(path: ScriptValue, folder: Path) -> Iterator[Path]:
     parts = path.text.split("/")
     if len(parts) > 1 and (parts[-2] == folder.name or _UNKNOWN_FOLDER.fullmatch("/".join(parts[:-1]) + "/")):
         yield (folder / parts[-1]).resolve()
-
-
-def _names(
-    tree: SyntaxNode,
-) -> tuple[frozenset[str], frozenset[str], dict[str, Location], dict[str, Location]]:
-    """The variables that a script sets, that it uses, that it uses as arrays, and its arrays of overrides."""
-    assigned, used = set[str](), set[str]()
-    arrays, given = dict[str, Location](), dict[str, Location]()
-    for node in tree.descendants():
-        name = node.child("Name") or node.child("Param")
-        if name is not None:
-            (used if node.kind == "ParamExp" else assigned).add(name.text())
-        if node.kind == "ParamExp" and name is not None and _is_array(node):
-            arrays.setdefault(name.text(), node.location)
-        array = node.child("Array") if name is not None else None
-        if name is not None and array is not None and _is_of_overrides(array):
-            given.setdefault(name.text(), node.location)
-        if node.kind == "CallExpr":
-            words = [word.raw for word in node.children("Args")]
-            assigned |= set(words[1:]) if words and words[0] in _SETTING_COMMANDS else set()
-        if node.kind in _ARITHMETIC:
-            assigned |= set(_SET_BY_ARITHMETIC.findall(node.raw))
-    return frozenset(assigned), frozenset(used), arrays, given
-
-
-def _is_of_overrides(array: SyntaxNode) -> bool:
-    return any(_OVERRIDE.match(element.raw) for element in array.children("Elems"))
-
-
-def _settings(tree: SyntaxNode) -> tuple[dict[str, ScriptValue], frozenset[str]]:
-    """The variables that are set by commands of their own, and the names of those that are exported."""
-    values: dict[str, ScriptValue] = {}
-    exported = set[str]()
-    exports_all = False
-    for node in tree.descendants():
-        words = [word.raw for word in node.children("Args")] if node.kind == "CallExpr" else []
-        exports_all |= words[:1] == ["set"] and any(_EXPORTS_ALL.fullmatch(word) for word in words)
-        variant = node.child("Variant")
-        kind = variant.text() if node.kind == "DeclClause" and variant is not None else ""
-        assigns = node.children("Args") if kind else ()
-        if node.kind == "CallExpr" and not node.children("Args"):
-            assigns = node.children("Assigns")
-        for assign in assigns:
-            name, value = assign.child("Name"), assign.child("Value")
-            if name is not None and value is not None:
-                values.setdefault(name.text(), ScriptValue(text=value.raw, where=assign.location))
-            if name is not None and kind:
-                exported.add(name.text())
-    return values, frozenset(exported | values.keys() if exports_all else exported)
-
-
-def _sets_any_name(tree: SyntaxNode, known: Mapping[str, ScriptValue]) -> bool:
-    """Whether a text from outside, as in `export "$1"`, names a variable that the script sets.
-
-    known: the variables whose texts stand in the script.
-    """
-    for node in tree.descendants():
-        words = node.children("Args")
-        if node.kind == "CallExpr" and words and words[0].raw == "eval":
-            texts = [word.raw for word in words]
-        elif node.kind == "DeclClause":
-            texts = [value.raw for one in words if not one.child("Name") and (value := one.child("Value"))]
-        else:
-            continue
-        if any(name not in known for text in texts for name in _REFERENCE.findall(text)):
-            return True
-    return False
-
-
-def _plain_uses(tree: SyntaxNode) -> dict[str, Location]:
-    """The variables that are used without a default and without a question whether they are set."""
-    found: dict[str, Location] = {}
-    asked = set[str]()
-    for node in tree.descendants():
-        for name in _plain_names(node.raw) if node.kind in _ARITHMETIC else ():
-            found.setdefault(name, node.location)
-        param = node.child("Param") if node.kind == "ParamExp" else None
-        if param is None or not param.text().isidentifier():
-            continue
-        if node.child("Exp") is not None:
-            asked.add(param.text())
-        elif not _is_array(node):
-            found.setdefault(param.text(), node.location)
-    for node in tree.descendants():
-        if node.kind == "UnaryTest" or (node.kind == "CallExpr" and node.raw.startswith(("[ ", "test "))):
-            asked |= set(re.findall(r"-v (\w+)", node.raw))
-            inside = (one.child("Param") for one in node.descendants() if one.kind == "ParamExp")
-            asked |= {param.text() for param in inside if param is not None}
-    return {name: where for name, where in found.items() if name not in asked}
-
-
-def _plain_names(arithmetic: str) -> list[str]:
-    """The variables that arithmetic names without a dollar; none if a command is in it."""
-    inside = re.sub(r"\$\{[^}]*\}", "", arithmetic.removeprefix("$"))
-    return [] if "$(" in inside or "`" in inside else _PLAIN_NAME.findall(inside)
-
-
-def _replaced_arrays(tree: SyntaxNode) -> dict[str, Location]:
-    """Arrays that get other elements in the same list of commands, with no use of the array between them."""
-    found: dict[str, Location] = {}
-    for node in tree.descendants():
-        waiting = set[str]()
-        for statement in node.children("Stmts"):
-            waiting -= {
-                param.text()
-                for one in (statement.descendants() if waiting else ())
-                if one.kind == "ParamExp" and (param := one.child("Param")) is not None
-            }
-            command = statement.child("Cmd")
-            plain = command is not None and command.kind == "CallExpr" and not command.children("Args")
-            if command is None or not plain:
-                # Commands and blocks can use variables by other ways, as in functions.
-                waiting.clear()
-                continue
-            for assign in command.children("Assigns"):
-                name, array = assign.child("Name"), assign.child("Array")
-                if name is None or array is None:
-                    continue
-                if name.text() in waiting and not assign.flag("Append"):
-                    found.setdefault(name.text(), assign.location)
-                if array.children("Elems"):
-                    waiting.add(name.text())
-    return found
-
-
-def _refused_names(tree: SyntaxNode) -> Iterator[tuple[str, Location]]:
-    for node in tree.descendants():
-        variant = node.child("Variant")
-        if node.kind != "DeclClause" or variant is None or variant.text() != "export":
-            continue
-        for assign in node.children("Args"):
-            value = assign.child("Value")
-            if assign.child("Name") is None and value is not None and _REFUSED_NAME.fullmatch(value.raw):
-                yield value.raw, assign.location
-
-
-def _is_array(node: SyntaxNode) -> bool:
-    """Whether an expansion is `${name[@]}` with nothing else in it."""
-    name = node.child("Param")
-    is_argument = name is None or name.text() in ALL_ELEMENTS
-    return not is_argument and is_every_element(node) and node.child("Exp") is None
 
 
 def _with_own_variables(call: Call, run: Callable[[], Outcomes]) -> Outcomes:

@@ -1,0 +1,181 @@
+"""What stands in the syntax tree of a script, whichever of it is run: names it sets and uses, and slips."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from harness.compat.lint.shell.expansion import ALL_ELEMENTS, is_every_element
+from harness.compat.lint.shell.syntax_tree import SyntaxNode
+from harness.compat.lint.shell.values import ScriptValue
+from harness.errors import Location
+
+#: Builtin commands whose words are names that they set.
+_SETTING_COMMANDS = ("read", "mapfile", "readarray", "getopts", "printf")
+#: A word after `export` without anything that bash expands, which is neither a name nor an option.
+_REFUSED_NAME = re.compile(r"[\d=,.:/][\w,.:/=-]*")
+#: A variable that arithmetic sets: `n = 8`, `n += 1`, `n++`.
+_SET_BY_ARITHMETIC = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
+_ARITHMETIC = ("ArithmCmd", "ArithmExp", "CStyleLoop", "LetClause")
+_PLAIN_NAME = re.compile(r"(?<![\w$.#{'\"])(?!let\b)[A-Za-z_]\w*(?![\w(])")
+#: An element of an array that is an override of Hydra.
+_OVERRIDE = re.compile(r"[\"']?\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
+_REFERENCE = re.compile(r"\$\{?(\w+)")
+#: `set -a` and `set -o allexport` export all variables that the script sets after it.
+_EXPORTS_ALL = re.compile(r"-[A-Za-z]*a[A-Za-z]*|allexport")
+
+
+def names_of(
+    tree: SyntaxNode,
+) -> tuple[frozenset[str], frozenset[str], dict[str, Location], dict[str, Location]]:
+    """The variables that a script sets, that it uses, that it uses as arrays, and its arrays of overrides."""
+    assigned, used = set[str](), set[str]()
+    arrays, given = dict[str, Location](), dict[str, Location]()
+    for node in tree.descendants():
+        name = node.child("Name") or node.child("Param")
+        if name is not None:
+            (used if node.kind == "ParamExp" else assigned).add(name.text())
+        if node.kind == "ParamExp" and name is not None and _is_array(node):
+            arrays.setdefault(name.text(), node.location)
+        array = node.child("Array") if name is not None else None
+        if name is not None and array is not None and _is_of_overrides(array):
+            given.setdefault(name.text(), node.location)
+        if node.kind == "CallExpr":
+            words = [word.raw for word in node.children("Args")]
+            assigned |= set(words[1:]) if words and words[0] in _SETTING_COMMANDS else set()
+        if node.kind in _ARITHMETIC:
+            assigned |= set(_SET_BY_ARITHMETIC.findall(node.raw))
+    return frozenset(assigned), frozenset(used), arrays, given
+
+
+def _is_of_overrides(array: SyntaxNode) -> bool:
+    return any(_OVERRIDE.match(element.raw) for element in array.children("Elems"))
+
+
+def settings_of(tree: SyntaxNode) -> tuple[dict[str, ScriptValue], frozenset[str]]:
+    """The variables that are set by commands of their own, and the names of those that are exported."""
+    values: dict[str, ScriptValue] = {}
+    exported = set[str]()
+    exports_all = False
+    for node in tree.descendants():
+        words = [word.raw for word in node.children("Args")] if node.kind == "CallExpr" else []
+        exports_all |= words[:1] == ["set"] and any(_EXPORTS_ALL.fullmatch(word) for word in words)
+        variant = node.child("Variant")
+        kind = variant.text() if node.kind == "DeclClause" and variant is not None else ""
+        assigns = node.children("Args") if kind else ()
+        if node.kind == "CallExpr" and not node.children("Args"):
+            assigns = node.children("Assigns")
+        for assign in assigns:
+            name, value = assign.child("Name"), assign.child("Value")
+            if name is not None and value is not None:
+                values.setdefault(name.text(), ScriptValue(text=value.raw, where=assign.location))
+            if name is not None and kind:
+                exported.add(name.text())
+    return values, frozenset(exported | values.keys() if exports_all else exported)
+
+
+def sets_any_name(tree: SyntaxNode, known: Mapping[str, ScriptValue]) -> bool:
+    """Whether a text from outside, as in `export "$1"`, names a variable that the script sets.
+
+    known: the variables whose texts stand in the script.
+    """
+    for node in tree.descendants():
+        words = node.children("Args")
+        if node.kind == "CallExpr" and words and words[0].raw == "eval":
+            texts = [word.raw for word in words]
+        elif node.kind == "DeclClause":
+            texts = [value.raw for one in words if not one.child("Name") and (value := one.child("Value"))]
+        else:
+            continue
+        if any(name not in known for text in texts for name in _REFERENCE.findall(text)):
+            return True
+    return False
+
+
+def plain_uses(tree: SyntaxNode) -> dict[str, Location]:
+    """The variables that are used without a default and without a question whether they are set."""
+    found: dict[str, Location] = {}
+    asked = set[str]()
+    for node in tree.descendants():
+        for name in _plain_names(node.raw) if node.kind in _ARITHMETIC else ():
+            found.setdefault(name, node.location)
+        param = node.child("Param") if node.kind == "ParamExp" else None
+        if param is None or not param.text().isidentifier():
+            continue
+        if node.child("Exp") is not None:
+            asked.add(param.text())
+        elif not _is_array(node):
+            found.setdefault(param.text(), node.location)
+    for node in tree.descendants():
+        if node.kind == "UnaryTest" or (node.kind == "CallExpr" and node.raw.startswith(("[ ", "test "))):
+            asked |= set(re.findall(r"-v (\w+)", node.raw))
+            inside = (one.child("Param") for one in node.descendants() if one.kind == "ParamExp")
+            asked |= {param.text() for param in inside if param is not None}
+    return {name: where for name, where in found.items() if name not in asked}
+
+
+def _plain_names(arithmetic: str) -> list[str]:
+    """The variables that arithmetic names without a dollar; none if a command is in it."""
+    inside = re.sub(r"\$\{[^}]*\}", "", arithmetic.removeprefix("$"))
+    return [] if "$(" in inside or "`" in inside else _PLAIN_NAME.findall(inside)
+
+
+def replaced_arrays_of(tree: SyntaxNode) -> dict[str, Location]:
+    """Arrays that get other elements in the same list of commands, with no use of the array between them."""
+    found: dict[str, Location] = {}
+    for node in tree.descendants():
+        waiting = set[str]()
+        for statement in node.children("Stmts"):
+            waiting -= {
+                param.text()
+                for one in (statement.descendants() if waiting else ())
+                if one.kind == "ParamExp" and (param := one.child("Param")) is not None
+            }
+            command = statement.child("Cmd")
+            plain = command is not None and command.kind == "CallExpr" and not command.children("Args")
+            if command is None or not plain:
+                # Commands and blocks can use variables by other ways, as in functions.
+                waiting.clear()
+                continue
+            for assign in command.children("Assigns"):
+                name, array = assign.child("Name"), assign.child("Array")
+                if name is None or array is None:
+                    continue
+                if name.text() in waiting and not assign.flag("Append"):
+                    found.setdefault(name.text(), assign.location)
+                if array.children("Elems"):
+                    waiting.add(name.text())
+    return found
+
+
+def refused_names_of(tree: SyntaxNode) -> Iterator[tuple[str, Location]]:
+    """Words after `export` that are no names, such as the rest of a list with spaces."""
+    for node in tree.descendants():
+        variant = node.child("Variant")
+        if node.kind != "DeclClause" or variant is None or variant.text() != "export":
+            continue
+        for assign in node.children("Args"):
+            value = assign.child("Value")
+            if assign.child("Name") is None and value is not None and _REFUSED_NAME.fullmatch(value.raw):
+                yield value.raw, assign.location
+
+
+def _is_array(node: SyntaxNode) -> bool:
+    """Whether an expansion is `${name[@]}` with nothing else in it."""
+    name = node.child("Param")
+    is_argument = name is None or name.text() in ALL_ELEMENTS
+    return not is_argument and is_every_element(node) and node.child("Exp") is None
+
+
+def redirected_tests(tree: SyntaxNode) -> Iterator[tuple[str, str, Location]]:
+    """Comparisons in `[ ... ]` that are redirections: the operator, the file, and where it stands."""
+    for node in tree.descendants():
+        command = node.child("Cmd")
+        words = command.children("Args") if command is not None and command.kind == "CallExpr" else []
+        if not words or words[0].raw != "[":
+            continue
+        end = words[-1].span.start
+        for redirection in node.children("Redirs"):
+            word = redirection.child("Word")
+            if redirection.text("Op") in ("<", ">") and word is not None and word.span.start < end:
+                yield redirection.text("Op"), word.raw, redirection.location
