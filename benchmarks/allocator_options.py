@@ -1,4 +1,4 @@
-"""Options of PYTORCH_NPU_ALLOC_CONF: what `lint` says of each, and whether the torch_npu of that version has it.
+"""Options of PYTORCH_NPU_ALLOC_CONF: whether `lint` takes those that each version of torch_npu has.
 
 The truth is the parser of each release: a text that its source compares the name of an option with. `options`
 makes the list `since` of `harness/compat/lint/rules/environment.yaml`. The repository of torch_npu must be
@@ -15,8 +15,8 @@ from packaging.version import Version
 from benchmarks.figures import CannotRunError, Figure
 from harness.compat.lint.allocator_options import options_problem
 from harness.compat.lint.ruleset import load_ruleset
-from harness.sources.git.mirrors import find_clone, mirror_folders
 from harness.sources.git.git_repository import Repository
+from harness.sources.git.mirrors import find_clone, mirror_folders
 
 FILES = tuple(
     f"torch_npu/csrc/core/npu/NPU{name}" for name in ("CachingAllocator.cpp", "AllocatorConfig.cpp")

@@ -141,7 +141,7 @@ class NameRegistry(_RuleFileModel):
 
 
 class OptionEntry(_RuleFileModel):
-    """An option in the value of a variable: what it can be, and the first versions of the reader that have it.
+    """An option in the value of a variable: what it can be, and the first versions that have it.
 
     since: one version for each release of torch; none if all have it.
     """
