@@ -35,6 +35,7 @@ BENCHMARKS = (
     "log_damage",
     "reported_stacks",
     "retrodiction",
+    "parameter_changes",
     "junit_merge",
     "card_leases",
     "report_speed",

@@ -31,6 +31,7 @@ from harness.compat.surface.module_names import (
     decorators,
     dotted,
     flat_statements,
+    has_plain_metaclass,
     read_names,
 )
 from harness.compat.surface.package_text import PackageText
@@ -373,7 +374,8 @@ class ApiSurface:
             return self._definition(definition.module, nodes)
         if name in self._class_attributes(node):
             return PRESENT
-        if node.keywords or decorators(node) - NAME_PRESERVING or self._openness(node) > max_openness:
+        decorated = decorators(node) - NAME_PRESERVING
+        if not has_plain_metaclass(node) or decorated or self._openness(node) > max_openness:
             return UNKNOWN
         unsure = False
         for base in node.bases:

@@ -47,6 +47,19 @@ class CallSignature:
         missing = [name for name in missing if name not in call.keywords or name in self.positional_only]
         return f"misses {', '.join(missing)}" if missing else ""
 
+    def moved(self, call: CallArguments, before: CallSignature) -> str:
+        """Which positional argument of a call gets another parameter than it got `before`, or "".
+
+        Only where its old parameter is still there at another place: a renamed one gets the same value.
+        """
+        old = (*before.positional_only, *before.positional)[: call.positional]
+        new = (*self.positional_only, *self.positional)
+        elsewhere = {*new, *self.keyword_only}
+        for number, (was, now) in enumerate(zip(old, new, strict=False), 1):
+            if was != now and was in elsewhere:
+                return f"takes {now!r} as positional argument {number}, which was {was!r}"
+        return ""
+
     def __str__(self) -> str:
         def shown(name: str) -> str:
             return name if name in self.needed else f"{name}=..."

@@ -160,6 +160,14 @@ def _dict_assignment(node: ast.Subscript) -> set[str]:
     return set()
 
 
+def has_plain_metaclass(node: ast.ClassDef) -> bool:
+    """Whether instances and attributes are made as usual: there is no metaclass but `ABCMeta`."""
+    return all(
+        keyword.arg == "metaclass" and dotted(keyword.value).rpartition(".")[2] == "ABCMeta"
+        for keyword in node.keywords
+    )
+
+
 def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
     """The names of the decorators, without their modules."""
     return {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.compat.surface.api_surface import ApiDefinition, ApiSurface, NameLookup, Presence
 from harness.compat.surface.call_signature import CallSignature
+from harness.compat.surface.module_names import has_plain_metaclass
 from harness.compat.surface.package_text import PackageText
 from harness.compat.uses.method_overrides import missing_abstract_methods, override_problem
 from harness.compat.uses.use import Use
@@ -176,9 +177,23 @@ class _UseCheck:
         use = self.use
         signatures = self._signatures(definition)
         problems = [signature.problem(use.arguments) for signature in signatures if use.arguments]
-        if not problems or not all(problems) or self._may_be_redefined():
+        if not problems or self._may_be_redefined():
             return "", ""
+        if not all(problems):
+            moved = self._moved_argument(signatures)
+            return ("arguments", f"{use.target.rpartition('.')[2]} {moved}") if moved else ("", "")
         return "arguments", f"{use.target.rpartition('.')[2]}{signatures[0]} {problems[0]}"
+
+    def _moved_argument(self, signatures: Sequence[CallSignature]) -> str:
+        """Which positional argument means something else than in the version that the use was written for."""
+        definition = self.made_for.find(self.use.target).definition if self.made_for else None
+        before = self._signatures(definition, self.made_for) if definition else ()
+        if self.use.arguments is None or len(before) != 1 or len(signatures) != 1:
+            return ""
+        if before[0].problem(self.use.arguments):
+            return ""
+        moved = signatures[0].moved(self.use.arguments, before[0])
+        return f"{moved} in the version it was written for" if moved else ""
 
     def _may_be_redefined(self) -> bool:
         """Whether the object may be an instance of a subclass that redefines the method."""
@@ -189,10 +204,12 @@ class _UseCheck:
             PackageText.is_bound, name
         )
 
-    def _signatures(self, definition: ApiDefinition) -> tuple[CallSignature, ...]:
+    def _signatures(
+        self, definition: ApiDefinition, surface: ApiSurface | None = None
+    ) -> tuple[CallSignature, ...]:
         """The signatures of the definition, one of which a call must fit; empty when they are not known."""
         if definition.is_class:
-            return _constructor_signatures(definition, self.surface)
+            return _constructor_signatures(definition, surface or self.surface)
         decorators = {ast.unparse(decorator) for decorator in getattr(definition.node, "decorator_list", ())}
         on_instance = self.use.kind == "super" or bool(self.use.instance)
         is_bound = "classmethod" in decorators or (on_instance and "staticmethod" not in decorators)
@@ -204,7 +221,8 @@ def _constructor_signatures(definition: ApiDefinition, surface: ApiSurface) -> t
         surface.member(definition, name).presence is not Presence.MISSING for name in ("__new__", "__call__")
     ):
         return ()
-    if getattr(definition.node, "keywords", ()) or getattr(definition.node, "decorator_list", ()):
+    node = definition.node
+    if not (isinstance(node, ast.ClassDef) and has_plain_metaclass(node)) or node.decorator_list:
         return ()
     constructor = surface.member(definition, "__init__").definition
     return tuple(signature.bound() for signature in constructor.signatures) if constructor else ()
