@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+from packaging.requirements import Requirement
 
 from harness.compat.api.api_analysis import ApiRequest, examine
 from harness.compat.api.api_measurements import ApiFinding, ApiMeasured, CheckedPair
@@ -19,6 +21,7 @@ from harness.compat.uses.package_pairs import Package
 from harness.errors import InputError
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.release_fetcher import ReleaseFetcher
+from harness.sources.packages.release_sources import exact_version, release_requirements
 
 TORCH_NPU = "torch-npu"
 
@@ -76,7 +79,12 @@ def check_releases(
     """Check what the consumer uses of each provider."""
     known = next((one for one in CONSUMERS if one.package == consumer.name), None)
     others = tuple(one for one in providers if one.name != TORCH_NPU)
-    request = ApiRequest(cache=source.cache, code=analysis_code(), packages=(consumer, *others))
+    request = ApiRequest(
+        cache=source.cache,
+        code=analysis_code(),
+        packages=(consumer, *others),
+        made_for={consumer.name: tuple(_made_for(consumer, known, others, source))},
+    )
     asked = Consumer(
         package=consumer.name,
         providers=tuple(one.name for one in others),
@@ -95,6 +103,20 @@ def check_releases(
         consumer.name: names.uses.get(consumer.name, 0) + len(uses.calls) + len(uses.names),
     }
     return CheckedReleases(names=replace(names, pairs=(*names.pairs, pair), uses=counts), operators=found)
+
+
+def _made_for(
+    consumer: Package, known: Consumer | None, providers: Sequence[Package], source: ReleaseFetcher
+) -> Iterator[Package]:
+    """The versions of the providers that the consumer pins or was published for, if they are others."""
+    requirements = map(Requirement, release_requirements(consumer.file))
+    pinned = {normal_name(one.name): exact_version(one) for one in requirements}
+    wanted = {**pinned, **(known.made_for(consumer.version) if known else {})}
+    for provider in providers:
+        version = wanted.get(provider.name)
+        sources = source.find(provider.name, version) if version and version != provider.version else None
+        if version and sources:
+            yield Package(name=provider.name, version=version, file=sources.file)
 
 
 def _is_elsewhere(finding: ApiFinding, providers: Sequence[Package]) -> bool:

@@ -73,6 +73,15 @@ def test_a_package_that_others_use_is_a_consumer_too(wheels, check, capsys):
     assert "error    vllm/__init__.py:1: transformers has no gone" in capsys.readouterr().out
 
 
+def test_an_argument_that_moved_since_the_pinned_release_is_found(wheels, check, capsys):
+    wheels.add("user", "1.0", "lib==1.0", files={"user/a.py": "import lib\nlib.make(1, 2)\n"})
+    wheels.add("lib", "1.0", files={"lib/__init__.py": "def make(size, kind): ...\n"})
+    wheels.add("lib", "2.0", files={"lib/__init__.py": "def make(kind, size): ...\n"})
+    assert check("user==1.0", "lib==1.0") == 0
+    assert check("user==1.0", "lib==2.0") == 1
+    assert "make takes 'kind' as positional argument 1, which was 'size'" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
