@@ -49,16 +49,17 @@ REPLACED = (
         stand_in=(
             (
                 "scripts that print the recorded layouts of an idle, healthy host, and with --faults those "
-                "of a host whose cards, links or driver fail"
+                "of a host whose cards, links or driver fail; with --hosts --faults while a check runs"
             ),
             (
                 "按已记录的格式打印空闲、健康主机信息的脚本；"
-                "使用 --faults 时，打印卡、链路或驱动有故障的主机的信息"
+                "使用 --faults 时，打印卡、链路或驱动有故障的主机的信息；"
+                "使用 --hosts --faults 时，故障发生在检查运行期间"
             ),
         ),
         untried=(
-            "layouts of driver releases that nobody has recorded, faults that occur while a cell runs",
-            "尚无记录的驱动版本的格式，单元运行期间发生的故障",
+            "layouts of driver releases that nobody has recorded",
+            "尚无记录的驱动版本的格式",
         ),
     ),
     Replaced(
