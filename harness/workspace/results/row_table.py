@@ -19,7 +19,7 @@ from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
-from harness.outcome import Evidence, Status
+from harness.outcome import Evidence, State, Status
 from harness.serialisation import JsonValue
 from harness.settings import Settings
 from harness.verdict.plan_verdicts import judge_plan
@@ -230,7 +230,7 @@ def _differences(cell: Cell, row: Cell) -> list[str]:
 def _result(verdict: Verdict) -> str:
     if verdict.status is Status.UNSUPPORTED and verdict.outcome is None:
         return NOT_APPLICABLE
-    if verdict.outcome is None:
+    if verdict.outcome is None or verdict.outcome.state is State.INTERRUPTED:
         return NOT_RUN
     if verdict.standing is Standing.KNOWN:
         return KNOWN

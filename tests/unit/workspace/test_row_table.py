@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,15 @@ def maker(verdicts: list[Verdict]) -> tuple[_RowMaker, object, object]:
         catalogue=shipped_catalogue(),
     )
     return made, row, twin
+
+
+def test_what_was_interrupted_is_not_run():
+    _, _, twin = maker([])
+    stopped = verdict(twin.id, "loss", Status.ERROR, Standing.INCOMPLETE)
+    stopped = replace(stopped, outcome=replace(stopped.outcome, state=State.INTERRUPTED))
+    made, row, _ = maker([stopped])
+    squares = {square.column: square for square in made.row("verl-npu-plugin", row).squares}
+    assert squares["numerics"].result == "not run"
 
 
 def square_of(results: dict[str, tuple[Status, Standing]]):
