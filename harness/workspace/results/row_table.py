@@ -98,7 +98,9 @@ def read_rows(settings: Settings, ledger: Ledger) -> tuple[Row, ...]:
         every = {cell.id: cell for cell in (*own.values(), *simulated)}
         return list(every.values())
 
-    context = open_plan(settings, choose=choose)
+    # Named checks are planned whatever the profile leaves out, such as recipe-twin.
+    named = tuple(check for checks in COLUMNS.values() for check in checks)
+    context = open_plan(settings, checks=named, choose=choose)
     by_profile = [expectations(context.matrix, name) for name in (OWN, TWINS)]
     keys = {entry.key for entry in context.plan.entries if entry.key}
     verdicts = judge_plan(

@@ -47,6 +47,19 @@ def test_without_outcomes_no_square_is_green(checkout, capsys):
     assert any("CRLF" in text for text in found["gptoss-20b-grpo"]["known"])
 
 
+def test_checks_that_the_profile_leaves_out_can_fill_a_square(checkout, capsys, monkeypatch):
+    planned: set[str] = set()
+
+    def judge(plan, *_others):
+        planned.update(entry.check for entry in plan.entries if entry.key)
+        return ()
+
+    monkeypatch.setattr("harness.workspace.results.row_table.judge_plan", judge)
+    rows(checkout, capsys)
+    # Without a clone of their commits, the cells of releases have keys.
+    assert {"recipe-twin", "actor-bf16", "twin"} <= planned
+
+
 def verdict(cell: str, check: str, status: Status, standing: Standing) -> Verdict:
     outcome = Outcome(
         key="k",
