@@ -588,6 +588,30 @@ def test_from_the_headline_to_what_changed_and_to_the_cell(browser: Browser) -> 
     assert browser.console_messages() == []
 
 
+def test_what_changed_since_my_last_look(browser: Browser) -> None:
+    note = browser.one("#last-look")
+    assert not note.is_displayed(), "nobody has looked before"
+    run = note.get_attribute("data-run")
+    assert browser.js("return localStorage.getItem('npu-matrix-look')") == run
+    # Days later, after more runs: the browser still knows the run that it showed.
+    browser.js("localStorage.setItem('npu-matrix-look', '20261115-0200')")
+    browser.open()
+    note = browser.one("#last-look")
+    assert note.text == "Your last look was at run 20261115-0200."
+    browser.open("cells/gspo-async.html")
+    browser.open()
+    note = browser.one("#last-look")
+    assert note.is_displayed(), "what is new stays new until the window is closed"
+    note.find_element("css selector", "a").click()
+    browser.wait_for_address("changes.html#since=20261115-0200")
+    assert "newly broken" in browser.one("#compared").text.lower()
+    assert "from 2026-11-15" in browser.one("#headline").text
+    # A run that the page no longer knows was before the oldest one.
+    browser.open("changes.html#since=20190101-0200")
+    oldest = browser.js("return window.NPU_MATRIX_RUNS.runs[0][0]")
+    assert f"run {oldest} to" in browser.one("#headline").text
+
+
 def test_any_two_runs_or_commits_are_compared_by_a_link(browser: Browser) -> None:
     from selenium.webdriver.support.ui import Select
 

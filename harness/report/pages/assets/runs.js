@@ -93,7 +93,8 @@
     if (/^\d{4}-\d\d-\d\d$/.test(parts.get("since") || "")) return show_day(parts.get("since"), false);
     const [then, now] = [find(parts.get("since")), find(parts.get("now"))];
     if (then < 0 && now > 0) return show(now - 1, now, false, "", true);
-    show(then < 0 ? Math.max(usual[0], 0) : then, now < 0 ? last : now, false);
+    // A run that is too old to be remembered was before the oldest one that is.
+    show(then >= 0 ? then : parts.get("since") ? 0 : Math.max(usual[0], 0), now < 0 ? last : now, false);
   }
 
   for (const id of ["then", "now"]) {
