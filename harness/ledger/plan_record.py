@@ -43,6 +43,11 @@ class CellFacts:
     findings: tuple[CellFinding, ...] = ()
     recipe: str = ""
 
+    @property
+    def name(self) -> str:
+        """Its title, or its id if it has none or one of blanks."""
+        return self.title.strip() or self.id
+
 
 class SkipCause(str, enum.Enum):
     """What leaves a check of a cell out: this host, the profile, or the check itself for such cells."""

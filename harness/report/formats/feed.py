@@ -40,7 +40,7 @@ class FeedItem(NamedTuple):
 
 def row_events(row: ReportRow, run_id: str, now: float) -> list[FeedItem]:
     """Every change in the history of a cell's checks; run_id, now: id and time of the reported run."""
-    name = row.cell.title or row.cell.id
+    name = row.cell.name
     return [
         FeedItem(
             run_id=run,

@@ -68,7 +68,7 @@ def unanswered_line(one: Unanswered, limit: int = 400) -> str:
 def _unlisted(model: ReportModel) -> list[str]:
     """The passed cells with versions that a published table does not list."""
     found = [
-        f"- {escape(row.cell.title or row.cell.id)}: {escape(reason.removeprefix(UNLISTED))}"
+        f"- {escape(row.cell.name)}: {escape(reason.removeprefix(UNLISTED))}"
         for row in model.rows
         for result in row.passed_with_reasons
         for reason in unlisted_reasons(result.verdict.reasons)
@@ -97,7 +97,7 @@ def table(model: ReportModel, *, max_rows: int = MAX_ROWS) -> str:
 
 
 def _row(row: ReportRow, axes: tuple[str, ...], names: list[str]) -> str:
-    cells = [row.cell.title or row.cell.id, *(row.cell.axes.get(axis, "—") for axis in axes)]
+    cells = [row.cell.name, *(row.cell.axes.get(axis, "—") for axis in axes)]
     return _line([*cells, *(_verdict(row.results.get(name)) for name in names)])
 
 

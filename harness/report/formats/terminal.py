@@ -112,7 +112,7 @@ def rich_grid(
     for row, hits in _rows(model, selection):
         versions = [Text(visible(clip(row.cell.axes.get(axis, "—"), 40))) for axis in model.axes]
         grid.add_row(
-            Text(visible(clip(row.cell.title or row.cell.id, 80))),
+            Text(visible(clip(row.cell.name, 80))),
             *(versions if wide else []),
             *(
                 _rich_mark(row.results.get(check.name), wide=wide, lit=check.name in hits)

@@ -89,7 +89,7 @@ def _attention(model: ReportModel, item: Attention) -> str:
 
 
 def _hardware(line: HardwareLine) -> str:
-    title = line.row.cell.title or line.row.cell.id
+    title = line.row.cell.name
     state = (", stale" if line.run.stale else "") + (", claimed" if line.run.claimed else "")
     return f"- {moment(line.run.time)}: {_text(line.result.check, 60)} of {_text(title, 80)}{state}"
 
@@ -100,7 +100,7 @@ def _turned(group: TurnGroup) -> str:
     cell = group.rows[0].cell
     causes = "; ".join(turn.difference.changes[:2]) or turn.cause.value
     return (
-        f"- {moment(turn.after.time)}: {_text(turn.check, 60)} of {_text(cell.title or cell.id, 80)}{more}: "
+        f"- {moment(turn.after.time)}: {_text(turn.check, 60)} of {_text(cell.name, 80)}{more}: "
         f"{_text(causes)}"
     )
 

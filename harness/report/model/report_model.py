@@ -261,7 +261,7 @@ class ReportModel:
     @cached_property
     def names(self) -> Mapping[str, str]:
         """Cell -> its title, or its id if it has none; with the id if other cells have the same title."""
-        titles = {row.cell.id: row.cell.title.strip() or row.cell.id for row in self.rows}
+        titles = {row.cell.id: row.cell.name for row in self.rows}
         count = Counter(titles.values())
         return {id_: title if count[title] == 1 else f"{title} ({id_})" for id_, title in titles.items()}
 

@@ -99,7 +99,7 @@ class CellPages:
 
     def render(self, row: ReportRow) -> bytes:
         """The page of one cell."""
-        name = escape(visible(clip(row.cell.title or row.cell.id, NAME)))
+        name = escape(visible(clip(row.cell.name, NAME)))
         sections = [self._section(row, one) for one in row.results.values()]
         main = "".join([*self._above(row), *(sections or [NO_CHECKS])])
         *head, foot = self._shell
@@ -108,7 +108,7 @@ class CellPages:
     def _above(self, row: ReportRow) -> Iterator[str]:
         """The page above its checks."""
         cell = row.cell
-        title = cell.title or cell.id
+        title = cell.name
         if len(title) > SHORT_TEXT or len(cell.id) > SHORT_TEXT:
             yield self._macro("top", title, cell.id, cell)
         else:

@@ -58,7 +58,7 @@ def changes_page(model: ReportModel, writer: PageWriter) -> str:
             row = by_id.get(change.cell)
             result = row.results.get(change.check) if row else None
             href = f"cells/{row.slug}.html#{anchor_of(change.check)}" if row and result else ""
-            shown.append(_shown(change, (row.cell.title if row else "") or change.cell, result, href))
+            shown.append(_shown(change, row.cell.name if row else change.cell, result, href))
         groups.append(
             {
                 "name": turn.value,

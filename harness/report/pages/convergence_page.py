@@ -76,7 +76,7 @@ def _sections(model: ReportModel) -> Iterator[TrainingSection]:
             continue
         seen |= {key} - {""}
         yield TrainingSection(
-            title=row.cell.title or row.cell.id,
+            title=row.cell.name,
             href=f"cells/{row.slug}.html#{anchor_of(result.check)}",
             anchor=f"{row.slug}-{anchor_of(result.check)}",
             result=result,

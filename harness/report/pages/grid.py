@@ -129,7 +129,7 @@ def grid_row(row: ReportRow, checks: Sequence[str], axes: Sequence[str]) -> Grid
     stack, device, recipe = (visible(clip(text, 120)) for text in (cell.stack, cell.device, cell.recipe))
     return GridRow(
         id=visible(clip(cell.id, 160)),
-        title=visible(clip(cell.title, 300)) if cell.title != cell.id else "",
+        title=visible(clip(cell.name, 300)) if cell.name != cell.id else "",
         page=row.slug if row.slug != cell.id else "",
         kinds=(stack, device, recipe),
         axes=tuple(visible(clip(cell.axes[axis], 60)) if axis in cell.axes else None for axis in axes),

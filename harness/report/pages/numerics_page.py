@@ -134,7 +134,7 @@ def _columns(
 
 def _column(row: ReportRow, result: ReportResult, measured: M) -> Column[M]:
     return Column(
-        title=row.cell.title or row.cell.id,
+        title=row.cell.name,
         href=f"cells/{row.slug}.html#{anchor_of(result.check)}",
         version=measured.verl,
         where=measured.device.title,

@@ -107,7 +107,7 @@ def _row(cell: ReportRow, result: ReportResult) -> PatchRow | None:
     if not known:
         return None
     return PatchRow(
-        title=cell.cell.title or cell.cell.id,
+        title=cell.cell.name,
         href=f"cells/{cell.slug}.html#{anchor_of(result.check)}",
         tree=measured.tree,
         tiles=known,

@@ -115,7 +115,7 @@ def _shown(model: ReportModel) -> Iterator[ShownSuite]:
             yield ShownSuite(
                 suite=suite,
                 cell=result.cell_id,
-                title=row.cell.title or result.cell_id,
+                title=row.cell.name,
                 href=f"cells/{row.slug}.html#{anchor_of(result.check)}",
                 evidence=outcome.evidence,
                 counts=_counts(suite, cases),

@@ -45,7 +45,7 @@ class RowHistories:
             check: self._before(result.history) + CODES[result.mark] for check, result in row.results.items()
         }
         return RowHistory(
-            name=visible(clip(row.cell.title or row.cell.id, 300)), page=row.slug, verdicts=found
+            name=visible(clip(row.cell.name, 300)), page=row.slug, verdicts=found
         )
 
     def _before(self, history: History) -> str:

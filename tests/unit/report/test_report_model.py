@@ -195,3 +195,8 @@ def test_clipping_says_how_much_is_missing() -> None:
     assert clip("a" * 10, 10) == "a" * 10
     assert clip("a" * 12, 10) == "a" * 12  # a note about two letters is longer than they are
     assert clip("a" * 1_000_000, 10) == "a" * 10 + "… (999,990 more characters)"
+
+
+@pytest.mark.parametrize(("title", "name"), [("", "a-1"), ("   \t", "a-1"), (" GSPO ", "GSPO")])
+def test_a_cell_is_called_by_its_title_or_its_id(title: str, name: str) -> None:
+    assert CellFacts(id="a-1", title=title).name == name
