@@ -44,9 +44,7 @@ class RowHistories:
         found = {
             check: self._before(result.history) + CODES[result.mark] for check, result in row.results.items()
         }
-        return RowHistory(
-            name=visible(clip(row.cell.name, 300)), page=row.slug, verdicts=found
-        )
+        return RowHistory(name=visible(clip(row.cell.name, 300)), page=row.slug, verdicts=found)
 
     def _before(self, history: History) -> str:
         """The letters of all runs but the reported one."""
