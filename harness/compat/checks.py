@@ -153,7 +153,7 @@ CHECKS: tuple[Check, ...] = (
         run=_run_constraints,
         judge=_judge_constraints,
         applies=_constraints_apply,
-        timeout_s=60.0,
+        timeout_s=600.0,
         expected_s=0.1,
     ),
     Check(
@@ -167,8 +167,8 @@ CHECKS: tuple[Check, ...] = (
         judge=_judge_lint,
         applies=_lint_applies,
         holds=_lint_holds,
-        timeout_s=60.0,
-        expected_s=0.2,
+        timeout_s=600.0,
+        expected_s=3.0,
     ),
     Check(
         name="npu-ops",
