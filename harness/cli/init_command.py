@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     "init",
     epilog="\b\nExamples:\n  npu-matrix init --dry-run\n  npu-matrix init\n  npu-matrix init ../my-fork",
 )
-@click.argument(
-    "folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), metavar="[FOLDER]"
-)
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), required=False)
 @click.option("--dry-run", is_flag=True, help="Show what was found and what would be written; write nothing.")
 @click.option("--force", is_flag=True, help="Replace files that exist. Default: they are kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(folder: Path, *, dry_run: bool, force: bool, as_json: bool) -> None:
+@click.pass_context
+def command(
+    context: click.Context, folder: Path | None, *, dry_run: bool, force: bool, as_json: bool
+) -> None:
     """Write matrix.yaml, a gate and .gitignore for the repository in FOLDER.
+
+    Without FOLDER it is the one of the option --root, else the current one.
 
     The gate is for the server of the remote `origin` (GitHub, GitLab, GitCode), else for the CI system whose
     files are here. Without both it is a GitHub workflow. `npu-matrix ci` writes the others.
@@ -43,7 +46,8 @@ def command(folder: Path, *, dry_run: bool, force: bool, as_json: bool) -> None:
     from harness.workspace.adoption.first_files import as_json as facts
     from harness.workspace.adoption.repository_survey import survey_repository
 
-    root = folder.absolute()
+    asked: Path | None = context.find_root().params.get("root")
+    root = (folder or asked or Path()).absolute()
     if not root.is_dir():
         raise InputError(
             "this folder does not exist", where=Location(root), fix="create it, or name another one"

@@ -588,3 +588,19 @@ def test_damaged_files_among_patches_are_named_and_keep_nothing_else_out(
     listed = patches(root, "list")
     assert "verl/a  in" in listed.output
     assert "empty.patch" in listed.output
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--root", "{here}", "init"), ("--root", "elsewhere", "init", "{here}")]
+)
+def test_the_folder_is_the_one_that_is_named_or_that_of_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    given = [one.format(here=tmp_path / "here") for one in arguments]
+    done = CliRunner().invoke(app, given, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "here/matrix.yaml").is_file()
+    assert list((tmp_path / "cwd").iterdir()) == []
