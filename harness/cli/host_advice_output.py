@@ -134,11 +134,13 @@ def _soc(matrix: Matrix, given: str) -> str:
     family = given.lower() if given.lower() in known else build_family(given)
     if family in known:
         return family
-    if family or given.lower() in {name for _chips, name in FAMILIES}:
+    asked = family or given.lower()
+    if family or asked in {name for _chips, name in FAMILIES}:
         raise NothingSelectedError(
-            f"no stack: no published table and no stack of this matrix is for {family or given.lower()}",
+            f"no stack of this matrix is for {asked}, and no table that it follows lists one",
             why=f"it has stacks for {', '.join(known)}",
-            fix="add the family to the axis `soc` in matrix.yaml, and a stack with its source",
+            fix="read the guide of this hardware in vllm-ascend's documentation; to check a stack from "
+            "there, add the family to the axis `soc` in matrix.yaml, and the stack with its source",
         )
     raise InputError(
         f"--soc: {given!r} is no known chip or family",
