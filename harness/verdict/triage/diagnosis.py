@@ -26,7 +26,7 @@ from harness.verdict.triage.last_lines import suspicious_lines
 from harness.verdict.triage.log_scan import MANY, Match, Scan, scan
 from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.metric_triage import cause_with_settings, metric_matches
-from harness.verdict.triage.stack_trace import LoggedFailure, innermost
+from harness.verdict.triage.stack_trace import UNFINISHED, LoggedFailure, innermost
 
 SCHEMA = {"name": "npu-matrix.triage", "version": 1}
 #: TensorBoard's event files have this in their names.
@@ -76,7 +76,7 @@ class Finding:
         if self.mild:
             return 3
         if self.signature is None:
-            if self.failure is None or self.failure.type == ERROR_LEVEL:
+            if self.failure is None or self.failure.type in {ERROR_LEVEL, UNFINISHED}:
                 return 2
             return 1 if self.failure.secondary else 0
         if self.signature.severity != "error":

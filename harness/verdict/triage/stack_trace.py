@@ -33,6 +33,8 @@ MOST_LINES_BETWEEN = 20_000
 CLUSTER_FRAMES = 6
 SHORTENED = 500
 
+#: The type of a traceback whose end, with the exception, is not in the log.
+UNFINISHED = "unfinished traceback"
 #: Exceptions that only report the failure of another process or program.
 SECONDARY_TYPES = frozenset(
     {
@@ -197,7 +199,7 @@ class TracebackReader:
         for process, found in [one for one in self._open.items() if when(one[1])]:
             del self._open[process]
             if found.frames or found.wrapped or found.kind or not found.seen:
-                kind = found.kind or found.wrapped or "unfinished traceback"
+                kind = found.kind or found.wrapped or UNFINISHED
                 self._given_up.append(_failure(found, kind, found.message, found.last, process))
 
     def _continue(self, found: _OpenTraceback, number: int, line: LogLine) -> LoggedFailure | None:
@@ -260,5 +262,6 @@ def _failure(found: _OpenTraceback, kind: str, message: str, number: int, proces
 
 
 def innermost(failures: Sequence[LoggedFailure]) -> LoggedFailure | None:
-    """The last failure that does not only report another one."""
-    return next((failure for failure in reversed(failures) if not failure.secondary), None)
+    """The last failure that says more than that there is one, and does not only report another one."""
+    telling = (one for one in reversed(failures) if not one.secondary and one.type != UNFINISHED)
+    return next(telling, None)

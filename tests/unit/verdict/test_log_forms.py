@@ -220,3 +220,14 @@ def test_a_citation_ends():
     cited, real = log.index(b"ValueError: x"), log.index(b"ValueError: y")
     assert citations.contain(cited, log.index(b"\n", cited), "")
     assert not citations.contain(real, log.index(b"\n", real), "")
+
+
+def test_frames_without_an_exception_hide_no_cause():
+    frames = '  File "/w/verl/trainer/x.py", line 7, in run\n    go()\n'
+    cause = "ValueError: [actor_rollout_ref.actor] Please set at least one of 'ppo_micro_batch_size'\n"
+    found = triage_text((TRACEBACK.replace("ValueError: bad shape\n", cause) + frames).encode())
+    assert found.root is not None
+    assert "micro_batch" in found.root.text
+    alone = triage_text(frames.encode())
+    assert alone.root is not None
+    assert "unfinished traceback" in alone.root.text
