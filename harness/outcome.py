@@ -94,7 +94,7 @@ UNVERIFIED = UNRUN | {Status.UNSUPPORTED}
 UNDECIDED = frozenset({Status.INCONCLUSIVE, Status.STALE, Status.ERROR})
 
 #: Start of a reason that names versions which a published table does not list.
-UNLISTED = "Not in a published table: "
+UNLISTED = "Unlisted: "
 
 
 def unlisted_reasons(reasons: Iterable[str]) -> tuple[str, ...]:

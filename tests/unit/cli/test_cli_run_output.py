@@ -87,10 +87,10 @@ def test_what_one_failure_blocks_is_told_once(capsys):
 
 
 def test_unlisted_versions_are_told_beside_a_pass(capsys):
-    reasons = ("Overridden: a.", "Not in a published table: cann 9 is not in the table (s).")
+    reasons = ("Overridden: a.", "Unlisted: cann 9 is not in the table (s).")
     for status in (Status.PASS, Status.FAIL):
         standing = Standing.AS_EXPECTED
         print_unlisted(
             [Verdict(cell_id="cell", check="constraints", status=status, standing=standing, reasons=reasons)]
         )
-    assert capsys.readouterr().out == "cell: not in a published table: cann 9 is not in the table (s).\n"
+    assert capsys.readouterr().out == "cell: unlisted: cann 9 is not in the table (s).\n"

@@ -242,7 +242,7 @@ def test_unlisted_versions_are_shown_beside_a_pass(sample: ReportModel) -> None:
         row for row in sample.rows if any(r.verdict.status is Status.PASS for r in row.results.values())
     )
     name, result = next((n, r) for n, r in row.results.items() if r.verdict.status is Status.PASS)
-    reason = "Not in a published table: cann 9.0.0 is in no row (table of a vendor)."
+    reason = "Unlisted: cann 9.0.0 is in no row (table of a vendor)."
     changed = replace(result, verdict=replace(result.verdict, reasons=(reason,)))
     rows = tuple(
         replace(one, results={**one.results, name: changed}) if one is row else one for one in sample.rows
