@@ -129,7 +129,8 @@ def _distribute(
     return tuple(
         Shard(
             name=f"{prefix}{number}",
-            cells=tuple(part.cell for part in job),
+            # In the order of the plan, so that files with the cells do not change with their costs.
+            cells=tuple(sorted((part.cell for part in job), key=cells.index)),
             checks=job[0].checks,
             seconds=_seconds(job, costs),
             label=label,
