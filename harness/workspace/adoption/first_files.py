@@ -21,7 +21,8 @@ from harness.workspace.adoption.found_patches import FoundPatches
 from harness.workspace.adoption.repository_survey import RepositorySurvey
 
 WORKFLOW = ".github/workflows/npu-matrix.yml"
-IGNORED = (".npu-matrix/", "/reports/", "/npu-matrix-demo/")
+# A run that is killed while it writes the report leaves a hidden folder beside it.
+IGNORED = (".npu-matrix/", "/reports/", "/.reports.*/", "/npu-matrix-demo/")
 #: The profile on the simulated device that a fork of verl gets.
 SIMULATED = "simulated"
 #: The suites of the upstreams take minutes to hours: longer than a first report or a gate may.
