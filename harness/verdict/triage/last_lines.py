@@ -52,7 +52,9 @@ _FAILURE_WORDS = re.compile(
 )
 # "0 of 128 samples failed", "no invalid samples".
 _NONE_FAILED = re.compile(
-    r"\b(?:0|no|none|zero)(?: of(?: the)? \d{1,9})?(?: \w{1,20}){0,2} (?:failed|errors?|invalid)\b"
+    r"(?:^|[,;:(\[]\s?)(?:0|no|none|zero)(?: of(?: the)? \d{1,9})?(?: \w{1,20}){0,2}"
+    r" (?:failed|errors?|invalid)\b",
+    re.IGNORECASE,
 )
 
 

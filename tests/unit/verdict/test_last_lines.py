@@ -20,6 +20,7 @@ FAILURES = (
     "hcclCommInitRootInfoConfig failed",
     "'NoneType' object has no attribute 'shape'",
     "Set device 3 failed",
+    "Set device 0 failed",
     "Floating point operation raised an unknown signal",
     "torch.OutOfMemoryError",
     "1 out of 3 hunks FAILED -- saving rejects to file x.rej",
