@@ -32,7 +32,7 @@ APIS = 240
 CASES_OF_LABEL = 2
 PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow"}
 _CASE = re.compile(
-    r"Benchmark/(?P<library>[^/]+)/(?P<name>.+)@(?P<before>[^/-]+)-(?P<after>[^/]+)/"
+    r"Benchmark/(?P<package>[^/]+)/(?P<name>.+)@(?P<before>[^/-]+)-(?P<after>[^/]+)/"
     r".*#\d+(?P<label>[YN][YN])/[^/]+\.py$"
 )
 
@@ -40,7 +40,7 @@ _CASE = re.compile(
 class Api(NamedTuple):
     """An API that changed from one release to another."""
 
-    library: str
+    package: str
     name: str
     before: str
     after: str
@@ -83,7 +83,7 @@ def _apis(tree: GitTree) -> Mapping[Api, Mapping[str, Sequence[str]]]:
     for path in sorted(tree.paths()):
         case = _CASE.fullmatch(path)
         if case:
-            api = Api(case["library"], case["name"], case["before"], case["after"])
+            api = Api(case["package"], case["name"], case["before"], case["after"])
             found[api][case["label"]].append(path)
     return found
 
@@ -95,8 +95,8 @@ class _Releases:
         self._source = ReleaseFetcher(cache=user_cache(), command=run_quietly, mirrors=())
         self._known: dict[tuple[str, str], ApiSurface | None] = {}
 
-    def surface(self, library: str, version: str) -> ApiSurface | None:
-        key = (PACKAGES.get(library, library), version)
+    def surface(self, package: str, version: str) -> ApiSurface | None:
+        key = (PACKAGES.get(package, package), version)
         if key not in self._known:
             try:
                 sources = self._source.find(*key)
@@ -110,18 +110,18 @@ def _judged(
     tree: GitTree, api: Api, cases: Mapping[str, Sequence[str]], releases: _Releases
 ) -> Iterator[tuple[str, str]]:
     """(Y or N for compatible, the answer) of the cases of an API; nothing without sources."""
-    before, after = (releases.surface(api.library, version) for version in (api.before, api.after))
+    before, after = (releases.surface(api.package, version) for version in (api.before, api.after))
     if before is None or after is None:
         return
     for label, paths in cases.items():
         for path in paths[:CASES_OF_LABEL]:
             consumer = _program(tree.read(path))
-            uses = find_uses(consumer, {api.library}).uses
+            uses = find_uses(consumer, {api.package}).uses
             found = [
                 {(one.line, one.name) for one in check_uses(uses, provider, consumer, made_for) if one.breaks}
                 for provider, made_for in (
-                    ({api.library: (api.before, before)}, None),
-                    ({api.library: (api.after, after)}, {api.library: before}),
+                    ({api.package: (api.before, before)}, None),
+                    ({api.package: (api.after, after)}, {api.package: before}),
                 )
             ]
             yield label[0], "N" if found[1] - found[0] else "Y"

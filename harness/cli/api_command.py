@@ -69,7 +69,7 @@ def check(
 
     CONSUMER PROVIDER...: any packages, as NAME==VERSION or NAME@COMMIT, without a cell or a lock. With
     torch-npu as a provider, calls of NPU operators are checked too. Exits with 1 when a use breaks, or
-    when the consumer uses nothing of the providers.
+    when no use of one of the providers was found.
     """
     from harness.compat.release_pairs import is_release
 
@@ -101,6 +101,7 @@ def _check_releases(
     if as_json:
         report: dict[str, JsonValue] = {"schema": {"name": "npu-matrix.api-check", "version": 1}}
         report |= json_object(names)
+        report["unused"] = list(found.unused)
         report["operators"] = [json_object(one) for one in found.operators]
         click.echo(json.dumps(report, indent=2))
     else:
@@ -108,8 +109,10 @@ def _check_releases(
         for one in found.operators:
             if everything or not one.guarded:
                 click.echo(f"{'guarded' if one.guarded else 'error':<8} {one} (torch-npu)")
-        click.echo(f"{found.uses} uses were checked" + ("" if found.uses else ": nothing is known"))
-    return EXIT_UNEXPECTED if found.breaks or not found.uses else EXIT_OK
+        for label in found.unused:
+            click.echo(f"not checked: no use of {label} was found, so nothing is known of it")
+        click.echo(f"{found.uses} uses were checked")
+    return EXIT_UNEXPECTED if found.breaks or found.unused else EXIT_OK
 
 
 def _print_names(measured: ApiMeasured, everything: bool) -> None:
@@ -172,15 +175,17 @@ def _check_cell(settings: Settings, cell: str, everything: bool, history: bool, 
 def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: bool) -> None:
     """List API changes from one release of a package to another.
 
-    BEFORE and AFTER are releases, for example transformers==4.57.6 transformers==5.5.4.
+    BEFORE and AFTER are releases, for example transformers==4.57.6 transformers==5.5.4, or commits of mirrors
+    (verl@796871d7).
     For torch-npu the operator schemas are compared too, including changed default values.
     """
-    from harness.compat.api.api_check import read_release
     from harness.compat.api.api_diff import ApiChange, api_changes
+    from harness.compat.release_pairs import read_package
     from harness.compat.surface.operator_schema import read_operators, schema_changes
 
     source = _source(settings)
-    (old_name, old), (new_name, new) = read_release(before, source), read_release(after, source)
+    then, now = read_package(before, source), read_package(after, source)
+    old, new = then.surface, now.surface
     changes = list(api_changes(old, new))
     if "torch_npu" in old.packages & new.packages:
         changes += [
@@ -194,14 +199,14 @@ def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: b
     shown = [change for change in changes if change.breaking or not breaking]
     if as_json:
         report: dict[str, object] = {"schema": {"name": "npu-matrix.api-diff", "version": 1}}
-        report |= {"before": old_name, "after": new_name}
+        report |= {"before": then.label, "after": now.label}
         report["changes"] = [vars(change) for change in shown]
         click.echo(json.dumps(report, indent=2))
         return
     for change in shown:
         click.echo(f"{'breaks' if change.breaking else '      '}  {change}")
     count = sum(change.breaking for change in changes)
-    click.echo(f"{old_name} -> {new_name}: {len(changes)} changes, {count} can break working code")
+    click.echo(f"{then.label} -> {now.label}: {len(changes)} changes, {count} can break working code")
 
 
 def _level(finding: ApiFinding) -> str:

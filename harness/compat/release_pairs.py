@@ -17,7 +17,7 @@ from harness.compat.operators.operator_analysis import (
 )
 from harness.compat.operators.operator_measurements import TorchNpuMisuse
 from harness.compat.uses.analysis_cache import AnalysisCache, analysis_code
-from harness.compat.uses.package_pairs import Package
+from harness.compat.uses.package_pairs import Package, searched_names
 from harness.errors import InputError
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.release_fetcher import ReleaseFetcher
@@ -28,9 +28,13 @@ TORCH_NPU = "torch-npu"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedReleases:
-    """The names that one package uses of others, and its NPU operators if torch-npu is one of them."""
+    """The names that one package uses of others, and its NPU operators if torch-npu is one of them.
+
+    unused: the providers of which no use was found, so that nothing is known of them.
+    """
 
     names: ApiMeasured
+    unused: tuple[str, ...] = ()
     operators: tuple[TorchNpuMisuse, ...] = ()
 
     @property
@@ -92,17 +96,23 @@ def check_releases(
     )
     names = examine(request, (asked,))
     names = replace(names, findings=tuple(one for one in names.findings if not _is_elsewhere(one, others)))
+    cache = AnalysisCache(folder=source.cache / "pairs", code=request.code)
+    found_uses = consumer.uses(cache, searched_names(consumer, others)).uses
+    used = {use.target.partition(".")[0] for use in found_uses}
+    unused = tuple(one.label for one in others if one.top not in used)
     torch_npu = next((one for one in providers if one.name == TORCH_NPU), None)
     if torch_npu is None:
-        return CheckedReleases(names=names)
-    uses = read_torch_npu_uses(consumer, AnalysisCache(folder=source.cache / "pairs", code=request.code))
+        return CheckedReleases(names=names, unused=unused)
+    uses = read_torch_npu_uses(consumer, cache)
+    unused += () if uses.calls or uses.names else (torch_npu.label,)
     found = find_misuses(consumer.name, uses, read_torch_npu_api(torch_npu.version, torch_npu.file))
     pair = CheckedPair(consumer.name, consumer.version, torch_npu.name, torch_npu.version)
     counts = {
         **names.uses,
         consumer.name: names.uses.get(consumer.name, 0) + len(uses.calls) + len(uses.names),
     }
-    return CheckedReleases(names=replace(names, pairs=(*names.pairs, pair), uses=counts), operators=found)
+    names = replace(names, pairs=(*names.pairs, pair), uses=counts)
+    return CheckedReleases(names=names, unused=unused, operators=found)
 
 
 def _made_for(

@@ -12,7 +12,7 @@ from harness.compat.api.api_measurements import ApiFinding, ApiMeasured, Checked
 from harness.compat.api.consumers import CONSUMERS, Consumer
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.analysis_process import serve
-from harness.compat.uses.package_pairs import PROVIDERS, ConsumerAnalysis, Package
+from harness.compat.uses.package_pairs import ConsumerAnalysis, Package, searched_names
 from harness.compat.uses.use_finding import UseFinding
 from harness.sources.packages.release_archive import ReleaseArchive
 
@@ -52,9 +52,7 @@ def examine(request: ApiRequest, consumers: Sequence[Consumer] = CONSUMERS) -> A
         providers = [packages[name] for name in consumer.providers if name in packages]
         if package is None or not (providers or package.changes):
             continue
-        # A package that others use, such as vllm, can also be a consumer.
-        tops = PROVIDERS.union(provider.top for provider in providers) - {package.top}
-        analysis = ConsumerAnalysis(package, cache, tops)
+        analysis = ConsumerAnalysis(package, cache, searched_names(package, providers))
         imported = analysis.imported_modules(consumer.roots)
         made_for = {provider.name: provider for provider in request.made_for.get(package.name, ())}
         results = [

@@ -322,15 +322,3 @@ def _remedy(finding: ApiFinding) -> str:
         return f"Change the patch {patch}: it breaks {finding.name} within {package}."
     change = f"Change the patch {finding.patch}, or choose" if finding.patch else "Choose"
     return f"{change} a version of {package} that has {finding.name}."
-
-
-def read_release(spec: str, source: ReleaseFetcher) -> tuple[str, ApiSurface]:
-    """ "name version" and the API surface of `name==version`; InputError when the index does not have it."""
-    name, equals, version = spec.partition("==")
-    if not equals:
-        raise InputError(f"{spec!r} does not name a release", fix="write it like transformers==5.5.4")
-    sources = source.find(name, version)
-    if sources is None:
-        source.require(name, version)
-        raise InputError(f"the sources of {name} {version} cannot be read", fix="choose another version")
-    return f"{name} {version}", ApiSurface(sources.file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +78,12 @@ class Package:
             PackageUses,
             lambda: find_uses(self.surface, providers, cache),
         )
+
+
+def searched_names(consumer: Package, providers: Iterable[Package]) -> frozenset[str]:
+    """The top-level names of which a consumer's uses are searched, to check it against these providers."""
+    # A package that others use, such as vllm, can also be a consumer.
+    return PROVIDERS.union(provider.top for provider in providers) - {consumer.top}
 
 
 @dataclass(frozen=True, kw_only=True)

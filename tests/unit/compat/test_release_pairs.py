@@ -63,7 +63,11 @@ def test_a_folder_that_several_packages_share_says_nothing_of_the_others(package
 
 def test_a_consumer_that_uses_nothing_is_no_green(packages, check, capsys):
     assert check("lib==1.0", "user==1.0") == 1
-    assert "0 uses were checked: nothing is known" in capsys.readouterr().out
+    assert "no use of user 1.0 was found, so nothing is known of it" in capsys.readouterr().out
+    # Uses of another provider do not cover for it.
+    packages.add("other", "1.0", files={"other/__init__.py": ""})
+    assert check("user==1.0", "lib==1.0", "other==1.0") == 1
+    assert "no use of other 1.0 was found" in capsys.readouterr().out
 
 
 def test_a_package_that_others_use_is_a_consumer_too(wheels, check, capsys):
