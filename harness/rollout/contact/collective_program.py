@@ -33,17 +33,28 @@ ELEMENTS, LARGE = 1 << 10, 1 << 24
 ROUNDS = 3
 
 
+def take_card(torch: Any, rank: int, ranks: int) -> int | None:
+    """Set the card of one of the ranks of a host and return its number; None, and a message, if cards lack.
+
+    Simulated ranks may share a card.
+    """
+    count = torch.npu.device_count()
+    if count < ranks and runtime_kind() is not Runtime.SIMULATED:
+        print(f"{ranks} ranks need a card each, and this process sees {count}", file=sys.stderr)
+        return None
+    card = rank % max(count, 1)
+    torch.npu.set_device(card)
+    return card
+
+
 def run_rank(rank: int, ranks: int, store: Path, out: Path) -> int:
     """One rank; the first one writes the measurements."""
     torch = import_module("torch")
     import_module("torch_npu")
     dist = import_module("torch.distributed")
-    count = torch.npu.device_count()
-    if count < ranks and runtime_kind() is not Runtime.SIMULATED:
-        print(f"{ranks} ranks need a card each, and this process sees {count}", file=sys.stderr)
+    card = take_card(torch, rank, ranks)
+    if card is None:
         return EXIT_INCOMPLETE
-    card = rank % max(count, 1)
-    torch.npu.set_device(card)
     started = time.monotonic()
     dist.init_process_group(BACKEND, init_method=store.as_uri(), rank=rank, world_size=ranks)
     device = torch.device("npu", card)

@@ -32,7 +32,7 @@ from harness.cell_program.torch_device import device_facts
 from harness.errors import EXIT_INCOMPLETE
 from harness.evidence import DeviceFacts, Runtime, evidence_of, runtime_kind
 from harness.outcome import Evidence
-from harness.rollout.contact.collective_program import BACKEND, operation_results
+from harness.rollout.contact.collective_program import BACKEND, operation_results, take_card
 from harness.rollout.contact.contact_measurements import HostRanks, HostsMeasured, JointTraining
 from harness.serialisation import json_object
 
@@ -118,13 +118,10 @@ def run_rank(out: Path) -> int:
     import_module("torch_npu")
     dist = import_module("torch.distributed")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    each, own = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
-    count = torch.npu.device_count()
-    if count < each and runtime_kind() is not Runtime.SIMULATED:
-        print(f"{each} ranks need a card each, and this host shows {count}", file=sys.stderr)
+    own = int(os.environ["LOCAL_RANK"])
+    card = take_card(torch, own, int(os.environ["LOCAL_WORLD_SIZE"]))
+    if card is None:
         return EXIT_INCOMPLETE
-    card = own % max(count, 1)
-    torch.npu.set_device(card)
     started = time.monotonic()
     dist.init_process_group(BACKEND)
     device = torch.device("npu", card)
