@@ -42,7 +42,7 @@ def take_card(torch: Any, rank: int, ranks: int) -> int | None:
     if count < ranks and runtime_kind() is not Runtime.SIMULATED:
         print(f"{ranks} ranks need a card each, and this process sees {count}", file=sys.stderr)
         return None
-    card = rank % max(count, 1)
+    card: int = rank % max(count, 1)
     torch.npu.set_device(card)
     return card
 
