@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from harness.devices.sim.refusals.permissive_calls import permissive_reasons
 from harness.outcome import Status, unlisted_reasons
 from harness.plan.tasks.task import Plan, reproduce_command
 from harness.run.scheduling.run_result import RunResult
@@ -14,6 +15,8 @@ from harness.settings import Settings
 from harness.verdict.plan_verdicts import RunSummary
 from harness.verdict.verdict import Standing, Verdict
 from harness.workspace.results.run_report import REPRODUCE_OPTIONS
+
+MOST_PERMISSIVE = 3
 
 
 def print_not_run(verdicts: Sequence[Verdict]) -> None:
@@ -64,6 +67,21 @@ def print_unlisted(verdicts: Sequence[Verdict]) -> None:
                 click.echo(f"{verdict.cell_id}: {reason[0].lower()}{reason[1:]}")
 
 
+def print_permissive(verdicts: Sequence[Verdict]) -> None:
+    """Print how many checks passed with calls for which it is unknown whether torch_npu refuses them."""
+    counts = Counter(
+        reason
+        for verdict in verdicts
+        if verdict.status is Status.PASS
+        for reason in permissive_reasons(verdict.reasons)
+    )
+    for reason, count in counts.most_common(MOST_PERMISSIVE):
+        click.echo(f"{count} passed: {reason[0].lower()}{reason[1:]}")
+    if len(counts) > MOST_PERMISSIVE:
+        rest = sum(count for _reason, count in counts.most_common()[MOST_PERMISSIVE:])
+        click.echo(f"{rest} more passed with other such calls; see the report")
+
+
 def print_summary(
     settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: RunSummary, result: RunResult
 ) -> None:
@@ -73,6 +91,7 @@ def print_summary(
     if known:
         click.echo(f"\n{len(known)} known failure{'s' if len(known) != 1 else ''}, as expected")
     print_unlisted(verdicts)
+    print_permissive(verdicts)
     print_not_run([verdict for verdict in verdicts if verdict.status.value == "not-run"])
     evidence = Counter(
         verdict.evidence.value for verdict in verdicts if verdict.status.value == "pass" and verdict.evidence

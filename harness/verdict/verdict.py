@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.check import Check
+from harness.devices.sim.refusals.permissive_calls import stored_permissive_calls
 from harness.measurements import OldMeasurementsError
 from harness.outcome import (
     UNDECIDED,
@@ -106,9 +107,13 @@ NOT_FAILURES = UNVERIFIED | {Status.PASS}
 def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
     """How `check` judges an outcome. An exception in the judge becomes the status `error`, never a pass.
 
-    Hardware evidence that is not believed becomes the status `claimed`, whatever the measurements are.
+    Hardware evidence that is not believed becomes the status `claimed`, whatever the measurements are. A pass
+    on the simulated device has a reason if it is unknown whether torch_npu refuses calls that it made.
     """
     judgement = _judge_measurements(check, outcome)
+    if judgement.status is Status.PASS:
+        permissive = stored_permissive_calls(outcome.environment).reasons()
+        judgement = replace(judgement, reasons=(*judgement.reasons, *permissive))
     if not outcome.trust.claimed:
         return judgement
     origin = outcome.origin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.devices.sim.refusals.permissive_calls import PERMISSIVE, permissive_reasons
 from harness.outcome import UNLISTED, unlisted_reasons
 from harness.report.model.markdown_text import escape, prose
 from harness.report.model.marks import EVIDENCE, STYLES, Mark
@@ -52,7 +53,7 @@ def summary(model: ReportModel) -> str:
         for reason in model.unanswered[:MAX_REASONS]:
             lines.append(f"- {unanswered_line(reason)}")
         lines.append("")
-    lines += _unlisted(model)
+    lines += [*_unlisted(model), *_permissive(model)]
     lines += [table(model), "", legend()]
     if model.patterns:
         lines += ["", *(f"- {escape(str(pattern))}" for pattern in model.patterns[:8])]
@@ -83,6 +84,23 @@ def _unlisted(model: ReportModel) -> list[str]:
         *more,
         "",
     ]
+
+
+def _permissive(model: ReportModel) -> list[str]:
+    """The passed checks with calls for which it is unknown whether torch_npu refuses them, by reason."""
+    passed: dict[str, list[str]] = {}
+    for row in model.rows:
+        for result in row.passed_with_reasons:
+            for reason in permissive_reasons(result.verdict.reasons):
+                where = f"{row.cell.name} {result.check}"
+                passed.setdefault(reason.removeprefix(PERMISSIVE), []).append(where)
+    found = [
+        f"- {len(where)} passed ({escape(where[0])}): {escape(reason)}" for reason, where in passed.items()
+    ]
+    if not found:
+        return []
+    more = [f"- {len(found) - MAX_ATTENTION} more in the report."] if len(found) > MAX_ATTENTION else []
+    return ["Passed, though an NPU may refuse the calls:", "", *found[:MAX_ATTENTION], *more, ""]
 
 
 def table(model: ReportModel, *, max_rows: int = MAX_ROWS) -> str:

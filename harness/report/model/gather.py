@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from harness.devices.sim.refusals.permissive_calls import permissive_reasons
 from harness.errors import InfrastructureError, Problem
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit.junit_writer import JUnitCase
@@ -116,6 +117,7 @@ def junit_cases(inputs: ReportInputs) -> tuple[JUnitCase, ...]:
 def _junit_case(result: ReportResult) -> JUnitCase:
     verdict = result.verdict
     outcome = verdict.outcome
+    permissive = permissive_reasons(verdict.reasons)
     return JUnitCase(
         suite=result.cell_id,
         name=result.check,
@@ -128,6 +130,8 @@ def _junit_case(result: ReportResult) -> JUnitCase:
             "origin": _origin(outcome),
             "key": result.entry.key,
             "reproduce": result.reproduce,
+            # JUnit has no text for a test that passed.
+            **({"permissive": permissive[0]} if permissive else {}),
         },
     )
 

@@ -109,6 +109,8 @@ def _run(context: RunContext) -> Outcome:
     try:
         with environment_unchanged(context), task_cards_leased(context):
             measured = task.check.run(context)
+        noted = {**measured.environment, **context.permissive_calls().stored()}
+        measured = replace(measured, environment=noted)
         _refuse_too_strong_evidence(task, measured)
         measured = _without_secrets(context, _measurements_as_json(task.check, measured))
         artifacts = _store_artifacts(context, measured.artifacts)

@@ -22,6 +22,8 @@ from harness.cell_program.host_addresses import read_hosts
 from harness.check import Completed
 from harness.devices.cards.card_leases import FOLDER_VARIABLE, CardLeases
 from harness.devices.cards.device_nodes import visible_devices
+from harness.devices.sim.refusals.permissive_calls import PermissiveCalls, read_permissive_calls
+from harness.devices.sim.start.sim_environment import REPORT_VARIABLE, SOC_VARIABLE
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
 from harness.run.jobs.job import Job, JobHandle, JobSite
@@ -45,6 +47,7 @@ EXIT_ENGINE_FAILED = 125
 MIN_FREE_BYTES = 1 << 20
 # Short names, because the length of a socket's path is limited, and Ray creates sockets in these folders.
 RAY_FOLDER, TEMPORARY_FOLDER = "r", "t"
+SIMULATED_REPORT = "simulated-device.jsonl"
 
 
 class TaskTimeoutError(Exception):
@@ -197,6 +200,8 @@ class RunContext:
         prefix = CELL_VARIABLE if any(name.startswith(CELL_VARIABLE) for name in added) else ""
         hosts = read_hosts(self.site.environ)
         given = {**self._cards, **(hosts.variables() if hosts else {}), **(env or {})}
+        if prefix + SOC_VARIABLE in added:
+            given.setdefault(REPORT_VARIABLE, str(self.workdir / SIMULATED_REPORT))
         own = {prefix + name: value for name, value in given.items()}
         if prefix:
             completed = self.command(argv, env={**added, **own}, timeout=timeout, in_cell=True)
@@ -212,6 +217,10 @@ class RunContext:
         if completed.returncode == -signal.SIGKILL and not completed.timed_out:
             raise external_kill_error(completed.tail)
         return completed
+
+    def permissive_calls(self) -> PermissiveCalls:
+        """The calls of all programs of the task for which it is unknown whether torch_npu refuses them."""
+        return read_permissive_calls(self.workdir / SIMULATED_REPORT)
 
     def _temporary_folders(self) -> dict[str, str]:
         """Variables that name the temporary folders for programs of the cell and for a Ray that they start.

@@ -9,7 +9,7 @@ from gate_checkout import GateCheckout
 from harness.cli import run_execution
 from harness.cli.plan_command import command as plan_command
 from harness.cli.run_command import command as run_command
-from harness.cli.run_output import print_not_run, print_unexpected, print_unlisted
+from harness.cli.run_output import print_not_run, print_permissive, print_unexpected, print_unlisted
 from harness.cli.status_command import command as status_command
 from harness.outcome import Status
 from harness.verdict.verdict import Standing, Verdict
@@ -94,3 +94,18 @@ def test_unlisted_versions_are_told_beside_a_pass(capsys):
             [Verdict(cell_id="cell", check="constraints", status=status, standing=standing, reasons=reasons)]
         )
     assert capsys.readouterr().out == "cell: unlisted: cann 9 is not in the table (s).\n"
+
+
+def test_passes_with_permissive_calls_are_counted_by_reason(capsys):
+    def verdict(status, name):
+        reasons = (f"Permissive: it is unknown whether torch_npu refuses these calls: {name}.",)
+        standing = Standing.AS_EXPECTED
+        return Verdict(cell_id="cell", check="loss", status=status, standing=standing, reasons=reasons)
+
+    print_permissive([verdict(Status.PASS, name) for name in "aabcde"] + [verdict(Status.FAIL, "z")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 passed: permissive: it is unknown whether torch_npu refuses these calls: a."
+    assert lines[-1] == "2 more passed with other such calls; see the report"
+    assert len(lines) == 4
+    print_permissive([])
+    assert capsys.readouterr().out == ""

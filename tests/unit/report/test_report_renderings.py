@@ -18,6 +18,7 @@ from harness.report.formats.badge import RED, badge_svg, badges
 from harness.report.formats.json_export import SCHEMA_NAME, SCHEMA_VERSION, Report, report_json, report_schema
 from harness.report.formats.markdown import summary, table
 from harness.report.formats.terminal import plain_grid, rich_grid
+from harness.report.model.gather import junit_cases
 from harness.report.model.logs import INLINE_LINES, read_artifact, read_log
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ReportInputs
@@ -237,17 +238,37 @@ def test_markdown_says_what_the_grid_says(sample: ReportModel) -> None:
     assert table(sample, max_rows=3).endswith("9 more cells in the report.")
 
 
-def test_unlisted_versions_are_shown_beside_a_pass(sample: ReportModel) -> None:
+def with_reason_beside_a_pass(sample: ReportModel, reason: str) -> ReportModel:
     row = next(
         row for row in sample.rows if any(r.verdict.status is Status.PASS for r in row.results.values())
     )
     name, result = next((n, r) for n, r in row.results.items() if r.verdict.status is Status.PASS)
-    reason = "Unlisted: cann 9.0.0 is in no row (table of a vendor)."
     changed = replace(result, verdict=replace(result.verdict, reasons=(reason,)))
     rows = tuple(
         replace(one, results={**one.results, name: changed}) if one is row else one for one in sample.rows
     )
-    text = summary(replace(sample, rows=rows))
+    return replace(sample, rows=rows)
+
+
+def test_permissive_calls_are_shown_beside_a_pass(sample: ReportModel) -> None:
+    reason = "Permissive: it is unknown whether torch_npu refuses these calls: npu::x."
+    text = summary(with_reason_beside_a_pass(sample, reason))
+    assert "Passed, though an NPU may refuse the calls:" in text
+    assert "it is unknown whether torch\\_npu refuses these calls: npu::x." in text
+    assert "Passed, though" not in summary(sample)
+
+
+def test_junit_has_permissive_calls_as_a_property_of_the_pass() -> None:
+    one = next(one for one in sample_inputs().results if one.verdict.status is Status.PASS)
+    reason = "Permissive: it is unknown whether torch_npu refuses these calls: npu::x."
+    noted = replace(one, verdict=replace(one.verdict, reasons=(reason,)))
+    inputs = replace(sample_inputs(), results=(one, noted))
+    assert [case.properties.get("permissive") for case in junit_cases(inputs)] == [None, reason]
+
+
+def test_unlisted_versions_are_shown_beside_a_pass(sample: ReportModel) -> None:
+    reason = "Unlisted: cann 9.0.0 is in no row (table of a vendor)."
+    text = summary(with_reason_beside_a_pass(sample, reason))
     assert "Passed with versions that a published table does not list" in text
     assert "cann 9.0.0 is in no row (table of a vendor)." in text
     assert "Passed with versions" not in summary(sample)

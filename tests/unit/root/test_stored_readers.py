@@ -269,6 +269,7 @@ READERS: dict[str, Probe | str] = {
     "workspace/planning/revision_comparison.py:_expectations_there": PROCESS,
     "workspace/planning/revision_comparison.py:_planned_there": PROCESS,
     "devices/sim/probing/refusal_probe.py:main": PROCESS,
+    "devices/sim/refusals/permissive_calls.py:read_permissive_calls": SAME_TASK,
     "devices/sim/refusals/refusal_table.py:refusal_table": SHIPPED,
     "devices/stand_in/enter_host.py:mount_host": PROCESS,
     "workspace/execution/rehearsal.py:read_report": PROCESS,

@@ -65,7 +65,13 @@ execute(Job(task=task, inputs={"environment": outcome_of(make_task(make_check("e
 def runs(tmp_path: Path) -> Callable[..., Outcome]:
     """Runs the source of a program in a cell; returns the outcome and the text of its log."""
 
-    def go(text: str, *, timeout: float = 60.0, environ: dict[str, str] | None = None) -> Any:
+    def go(
+        text: str,
+        *,
+        timeout: float = 60.0,
+        environ: dict[str, str] | None = None,
+        added: dict[str, str] | None = None,
+    ) -> Any:
         built = outcome_of(make_task(make_check("environment")))
 
         def check(ctx: TaskContext) -> Measured:
@@ -77,7 +83,7 @@ def runs(tmp_path: Path) -> Callable[..., Outcome]:
             state=tmp_path / "state",
             cache=tmp_path / "cache",
             environ={"PATH": "/usr/bin:/bin", **(environ or {})},
-            cell=lambda *_, **__: ([sys.executable, "-c", text], {}),
+            cell=lambda *_, **__: ([sys.executable, "-c", text], added or {}),
         )
         task = make_task(make_check("a", Tier.NUMERICS, run=check, timeout_s=timeout))
         outcome = execute(Job(task=task, inputs={"environment": built}), site)
@@ -117,6 +123,18 @@ def test_a_memory_limit_ends_the_program_and_is_no_failure_of_the_cell(runs):
 def test_within_its_limit_a_program_runs_on(runs):
     outcome, _log = runs("print('fine')", environ={"NPU_MATRIX_CELL_MEMORY": "1g"})
     assert outcome.measurements == {"code": 0, "tail": "fine\n"}
+
+
+def test_what_programs_on_the_simulated_device_call_permissively_is_stored(runs):
+    text = """
+import os, pathlib
+if "NPU_SIM_REPORT" in os.environ:
+    pathlib.Path(os.environ["NPU_SIM_REPORT"]).write_text('{"permissive": ["npu::b", "aten::a"]}')
+"""
+    simulated, _log = runs(text, added={"NPU_SIM_SOC": "Ascend910B3"})
+    assert simulated.environment["permissive"] == {"operators": ["aten::a", "npu::b"], "any": False}
+    elsewhere, _log = runs(text)
+    assert elsewhere.environment == {}
 
 
 def test_a_limit_that_is_no_size_is_named(runs):

@@ -54,6 +54,15 @@ def test_the_judge_of_the_check_decides_a_completed_outcome():
     assert judge_outcome(CHECK, outcome(good=False)).status is Status.FAIL
 
 
+def test_a_pass_with_calls_that_the_hardware_may_refuse_says_so():
+    noted = {"permissive": {"operators": ["aten::a"], "any": False}}
+    reason = "Permissive: it is unknown whether torch_npu refuses these calls: aten::a."
+    assert judge_outcome(CHECK, replace(outcome(good=True), environment=noted)).reasons == (reason,)
+    # A failure needs no such remark, and a clean pass has none.
+    assert judge_outcome(CHECK, replace(outcome(good=False), environment=noted)).reasons == ()
+    assert judge_outcome(CHECK, outcome(good=True)).reasons == ()
+
+
 def test_an_outcome_that_did_not_complete_is_an_error_with_its_reason_and_fix():
     failure = Failure(kind="InfrastructureError", message="no network", fix="plug it in")
     judgement = judge_outcome(CHECK, outcome(State.ERROR, failure))

@@ -11,10 +11,12 @@ from harness.devices.sim.runtime_build.cann_toolkit import toolkit_environment
 from harness.errors import InputError, Location
 from harness.serialisation import JsonValue
 
+REPORT_VARIABLE = "NPU_SIM_REPORT"
 LAUNCHER = ("-m", "harness.devices.sim.start.sim_launch")
 
 # With NPU_SIM_TRITON=interpret, Triton's kernels run in its interpreter (`triton_interpreter.py`).
 TRITON, INTERPRET = "NPU_SIM_TRITON", "interpret"
+SOC_VARIABLE = "NPU_SIM_SOC"
 DEFAULT_SOC = "Ascend910B3"
 DEFAULT_CANN = "8.5.0"
 
@@ -36,7 +38,7 @@ def simulated_environment(
         )
     environment = {
         "LD_LIBRARY_PATH": str(runtime),
-        "NPU_SIM_SOC": device.soc or DEFAULT_SOC,
+        SOC_VARIABLE: device.soc or DEFAULT_SOC,
         "NPU_SIM_CANN": device.cann or DEFAULT_CANN,
         "NPU_SIM_COUNT": str(device.count or 1),
         # Results are bit-equal between runs only if all threads have the same OpenMP setting. The autograd

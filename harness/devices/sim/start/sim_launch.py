@@ -23,11 +23,10 @@ from harness.devices.sim.faults import fault_spec
 from harness.devices.sim.faults.fault_spec import FaultSpec
 from harness.devices.sim.runtime_build import cann_toolkit
 from harness.devices.sim.start import overlay, sim_probe
+from harness.devices.sim.start.sim_environment import REPORT_VARIABLE
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, HarnessError, InfrastructureError, InputError
 from harness.evidence import RUNTIME_LIBRARY, runtime_library
 from harness.package import data_folder
-
-REPORT_VARIABLE = "NPU_SIM_REPORT"
 
 _USAGE = "usage: python -m harness.devices.sim.start.sim_launch [-m MODULE | SCRIPT] ARGS..."
 
