@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,11 @@ def command(
     """
     from harness.matrix.reading.load_matrix import load_matrix
     from harness.package import shipped_file
-    from harness.settings import MATRIX_FILE
+    from harness.settings import MATRIX_FILE, load_settings
     from harness.workspace.adoption.first_files import SIMULATED, describe, first_files
     from harness.workspace.adoption.first_files import as_json as facts
     from harness.workspace.adoption.repository_survey import survey_repository
+    from harness.workspace.planning.upstream_mirrors import fetch_for_cells
 
     asked: Path | None = context.find_root().params.get("root")
     root = (folder or asked or Path()).absolute()
@@ -53,7 +55,12 @@ def command(
             "this folder does not exist", where=Location(root), fix="create it, or name another one"
         )
     shipped = load_matrix(shipped_file(MATRIX_FILE))
-    survey = survey_repository(root, shipped.axes)
+    survey = survey_repository(root, shipped)
+    absent = {(one.upstream, one.commit) for one in survey.patches if one.commit}
+    if absent:
+        settings = load_settings({}, os.environ, root)
+        fetch_for_cells(settings, shipped, [{axis: f"0@{commit}"} for axis, commit in sorted(absent)])
+        survey = survey_repository(root, shipped)
     files = first_files(survey, shipped, gates=_gates(survey), force=force)
     if not dry_run:
         _write(root, files)

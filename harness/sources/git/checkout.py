@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 
 from harness.sources.git.run_git import run_git
+
+#: The mode of a submodule in git's index.
+_SUBMODULE = "160000"
 
 
 class GitCheckout:
@@ -55,6 +58,24 @@ class GitCheckout:
         lines = self._text("config", "--get-regexp", r"^remote\..*\.url$").splitlines()
         pairs = [line.partition(" ") for line in lines]
         return {name.removeprefix("remote.").removesuffix(".url"): url for name, _, url in pairs}
+
+    def submodules(self) -> Iterator[tuple[str, str, int]]:
+        """The name of each submodule's repository, "@" and its commit, and the line of .gitmodules."""
+        listed = self._text("config", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.(path|url)$")
+        pairs = [line.partition(" ") for line in listed.splitlines()]
+        values = {key: value for key, _, value in pairs}
+        for key, path in values.items():
+            url = values.get(f"{key.removesuffix('.path')}.url", "") if key.endswith(".path") else ""
+            entry = self._text("ls-files", "--stage", "--", path) if url else ""
+            mode, _, rest = entry.partition(" ")
+            if mode == _SUBMODULE:
+                name = PurePosixPath(url.replace(":", "/")).name.removesuffix(".git")
+                yield name, f"@{rest.split()[0]}", self._line_of(path)
+
+    def _line_of(self, path: str) -> int:
+        """The line of .gitmodules with this path."""
+        lines = (self.root / ".gitmodules").read_text("utf-8", "replace").splitlines()
+        return next((number for number, line in enumerate(lines, 1) if line.strip().endswith(path)), 1)
 
     def _text(self, *arguments: str) -> str:
         done = run_git(self.root, *arguments)

@@ -6,10 +6,11 @@ Only text is read. Variables are replaced by the defaults of the ARG and ENV ins
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from harness.builds.lock.base_image import CHIPS
+from harness.workspace.adoption.install_commands import NamedVersion, cann_version, command_pins
 
 _NAME = re.compile(r"(?:Dockerfile|Containerfile)(?:[.\w+-]*)?|[\w.+-]+\.(?:Dockerfile|dockerfile)")
 _INSTRUCTION = re.compile(r"\s*(ARG|ENV)\s+([A-Za-z_]\w*)[=\s]\s*(\"[^\"]*\"|'[^']*'|\S*)", re.IGNORECASE)
@@ -22,35 +23,6 @@ _CANN_IMAGE = re.compile(
 #: `ARG VLLM_TAG=v0.18.0`, `ENV TORCH_NPU_VERSION=2.7.1`.
 _VERSION_VARIABLE = re.compile(r"(\w+?)_(?:TAG|VERSION|BRANCH|REF)", re.IGNORECASE)
 _VERSION = re.compile(r"(?:core_)?v?([0-9][\w.+!]*)")
-#: `git clone --depth 1 --branch v0.11.0 https://github.com/vllm-project/vllm.git`.
-_CLONE = re.compile(
-    r"git\s+clone\s(?=(?:[^&|;]*\s)?(?:-b|--branch)[\s=](?:core_)?v?(?P<version>[0-9][\w.+!]*))"
-    r"[^&|;]*?[/:](?P<name>[\w.-]+?)(?:\.git)?(?=[\s&|;]|$)"
-)
-
-
-#: `git checkout tags/v0.9.0`, in the folder that a `cd` or `git clone` before it names.
-_CHECKOUT = re.compile(
-    r"git\s+(?:-C\s+(?P<folder>\S+)\s+)?(?:checkout|switch)\s+(?:-\S+\s+)*(?:tags/)?(?:core_)?v?(?P<version>\d[\w.+!]*\.[\w.+!]+)"
-    r"(?=[\s;&|)\"']|$)"
-)
-_FOLDER = re.compile(
-    r"(?:\bcd|\bpushd)\s+([^\s;&|)]+)|git\s+clone\s[^&|;]*?[/:]([\w.-]+?)(?:\.git)?(?=[\s&|;]|$)"
-)
-
-
-def _checkout_pins(lines: Iterable[tuple[str, int]]) -> Iterator[tuple[str, str, int]]:
-    """The repository, version and line of each tag that commands check out."""
-    folder = ""
-    for line, number in lines:
-        for command in re.split(r"&&|[;|]", line):
-            entered, checkout = _FOLDER.search(command), _CHECKOUT.search(command)
-            if checkout:
-                name = PurePosixPath((checkout["folder"] or folder).strip("\"'")).name
-                if name:
-                    yield name, checkout["version"], number
-            elif entered:
-                folder = entered[1] or entered[2]
 
 
 def is_dockerfile(path: PurePosixPath) -> bool:
@@ -79,13 +51,13 @@ def _value(match: re.Match[str], values: Mapping[str, str]) -> str:
     return value or match[0]
 
 
-def dockerfile_pins(text: str) -> Iterator[tuple[str, str, int]]:
+def dockerfile_pins(text: str) -> Iterator[NamedVersion]:
     """The name of each package or axis with its version and line. `pip install NAME==VERSION` is not read."""
     families = {chip: family for family, chip in CHIPS.items()}
     for line, number in dockerfile_lines(text):
         image = _CANN_IMAGE.match(line)
         if image:
-            yield "cann", _cann_version(image["cann"]), number
+            yield "cann", cann_version(image["cann"]), number
             yield "python", image["python"], number
             if image["chip"].lower() in families:
                 yield "soc", families[image["chip"].lower()], number
@@ -94,24 +66,4 @@ def dockerfile_pins(text: str) -> Iterator[tuple[str, str, int]]:
         version = _VERSION.fullmatch(found[3].strip("\"'")) if found else None
         if named and version:
             yield named[1], version[1], number
-        for clone in _CLONE.finditer(line):
-            yield clone["name"], clone["version"].rstrip(","), number
-    yield from _checkout_pins(dockerfile_lines(text))
-
-
-def script_pins(text: str) -> Iterator[tuple[str, str, int]]:
-    """The repository, version and line of each tag that a shell script clones or checks out."""
-    lines = [
-        (line, number)
-        for number, line in enumerate(text.splitlines(), start=1)
-        if not line.lstrip().startswith("#")
-    ]
-    for line, number in lines:
-        for clone in _CLONE.finditer(line):
-            yield clone["name"], clone["version"].rstrip(","), number
-    yield from _checkout_pins(lines)
-
-
-def _cann_version(text: str) -> str:
-    """CANN writes its release candidates as RC: `8.3.rc1` -> `8.3.RC1`."""
-    return re.sub(r"\.rc(?=\d)", ".RC", text)
+    yield from command_pins(dockerfile_lines(text))

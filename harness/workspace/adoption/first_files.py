@@ -232,6 +232,12 @@ def describe(survey: RepositorySurvey) -> Sequence[str]:
         for axis, pin in pins.items():
             other = f"; elsewhere: {', '.join(pin.other[:2])}" if pin.other else ""
             lines.append(f"  pin       {axis} {pin.version} ({pin.where}{other})")
+    absent: dict[str, list[str]] = {}
+    for axis, pin in (pin for pins in survey.unknown.values() for pin in pins.items()):
+        absent.setdefault(f"{axis} {pin.version[:13]}", []).append(pin.where)
+    for pinned, (where, *more) in absent.items():
+        others = f" and {len(more)} more" if more else ""
+        lines.append(f"  pin       {pinned} ({where}{others}): no clone here has this commit")
     if survey.scripts:
         lines.append(f"  scripts   {', '.join(survey.scripts)}")
     if survey.workflows:

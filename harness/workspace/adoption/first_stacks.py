@@ -11,8 +11,7 @@ from pathlib import PurePosixPath
 from packaging.version import Version
 
 from harness.errors import Location
-from harness.matrix.model.constraints import AxisAgreement
-from harness.matrix.model.definitions import Axis, PatchPlace, Stack
+from harness.matrix.model.definitions import PatchPlace, Stack
 from harness.matrix.model.versions import parse_version
 from harness.matrix.version_matrix import Matrix
 from harness.patchstack.stacks.patch_sources import PatchSources, PlacedPatch
@@ -20,6 +19,7 @@ from harness.settings import MATRIX_FILE
 from harness.workspace.adoption.dockerfile_pins import is_dockerfile
 from harness.workspace.adoption.found_patches import FoundPatches
 from harness.workspace.adoption.pinned_versions import PinnedVersion
+from harness.workspace.adoption.published_versions import published_with
 from harness.workspace.adoption.repository_survey import RepositorySurvey
 
 #: The Python of cells whose repository does not say. Every torch_npu of the matrix has wheels for it.
@@ -60,7 +60,10 @@ def own_stacks(survey: RepositorySurvey, shipped: Matrix) -> list[OwnStack]:
             files[f"git history, {fork.of or fork.base}"] = None
         if not (_NPU_AXES | patched) & axes.keys():
             continue
-        axes |= _published_with(axes, shipped)
+        listed = published_with({axis: version for axis, (version, _) in axes.items()}, shipped)
+        axes |= {
+            axis: (version, f"not pinned here; {title} lists it") for axis, (version, title) in listed.items()
+        }
         if "python" not in axes:
             axes["python"] = (_PYTHON, "not pinned here; write the Python of your environment")
         axes["device"] = ("npu", "checks that need an NPU are not run where there is none")
@@ -133,34 +136,6 @@ def _versions(pins: Mapping[str, PinnedVersion]) -> dict[str, str]:
     return {axis: pin.version for axis, pin in pins.items()}
 
 
-def _published_with(axes: Mapping[str, tuple[str, str]], shipped: Matrix) -> dict[str, tuple[str, str]]:
-    """Packages that must agree with a pinned one and are not pinned, as a published table lists them for it.
-
-    vllm-ascend pins no vLLM, but is published for one release of it.
-    """
-    found = {}
-    for rule in (rule for one in shipped.constraints.values() for rule in one.require):
-        if not isinstance(rule, AxisAgreement) or rule.axis in axes or rule.other not in axes:
-            continue
-        version = shipped.axes[rule.other].parse(axes[rule.other][0])
-        if ".dev" in version.nominal:  # The tables list releases.
-            continue
-        for table in shipped.published.values():
-            if table.key == rule.other and rule.axis in table.columns:
-                listed = table.column(rule.axis).get(version.nominal)
-                if listed and _is_version(shipped.axes[rule.axis], listed):
-                    found[rule.axis] = (listed, f"not pinned here; {table.title} lists it")
-    return found
-
-
-def _is_version(axis: Axis, text: str) -> bool:
-    try:
-        axis.parse(text)
-    except ValueError:
-        return False
-    return True
-
-
 def shipped_stacks(survey: RepositorySurvey, shipped: Matrix, own: Sequence[OwnStack]) -> list[str]:
     """The shipped stacks that the patches of the repository are for.
 
@@ -220,8 +195,10 @@ def _is_named(
 
 
 def _is_release(value: str, version: str) -> bool:
-    """Whether the value of a stack is this release, and no commit."""
-    return bool(value) and "@" not in value and Version(value) == Version(version)
+    """Whether the value of a stack is this release, or the same commit."""
+    if "@" in value or "@" in version:
+        return value == version
+    return bool(value) and Version(value) == Version(version)
 
 
 def _stack_name(repository: str, folder: str, taken: Collection[str]) -> str:

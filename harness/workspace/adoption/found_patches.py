@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +18,7 @@ from harness.patchstack.stacks.patch_sources import names_version
 from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES
 from harness.patchstack.stacks.stack_import import PLUGIN, QUILT, RECIPE, REQUIRED_VERL
 from harness.sources.git.patch_paths import changed_paths
+from harness.workspace.adoption.pinned_versions import PinnedVersion, axis_names, normal_name
 
 _PLUGIN_PATCH = re.compile(r"(?:(?P<top>.+)/)?patch/[^/]+/[^/]+/[^/]+\.patch")
 #: Import name -> axis, where they differ.
@@ -42,7 +43,8 @@ class FoundPatches:
 
     version: the release of the upstream that the folder or the files are named after, or "". only: globs of
     the files, if the folder has others, too. strip: the number of leading components in their paths. reason:
-    why they were not placed, or "".
+    why they were not placed, or "". commit: the commit of the upstream that they are for, if no clone here
+    has it.
     """
 
     folder: str
@@ -53,6 +55,7 @@ class FoundPatches:
     only: tuple[str, ...] = ()
     strip: int = 1
     reason: str = ""
+    commit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,35 +125,63 @@ def find_patches(
 
 
 def with_versions(
-    patches: Sequence[FoundPatches], files: Sequence[str], pinned: Mapping[str, Mapping[str, str]]
+    patches: Sequence[FoundPatches],
+    files: Sequence[str],
+    pinned: Mapping[str, Mapping[str, PinnedVersion]],
+    axes: Mapping[str, Axis],
 ) -> tuple[FoundPatches, ...]:
     """The patches; where projects have patches for one upstream or pin it, only for the version of their own.
 
-    A project is the nearest folder above the patches that has other files. If several projects have patches
-    for an upstream, those of one that pins no version are left out: they must not get into cells of the
-    others. pinned: folder -> axis -> version.
+    A project is the nearest folder above the patches that has other files, or one that is named after the
+    upstream and has patches like the tree of its sources (`vllm/vllm/engine/x.patch`). If several projects
+    have patches for an upstream, those of one that pins no version are left out: they must not get into cells
+    of the others. pinned: folder -> axis -> pin.
     """
+    names = axis_names(axes)
     with_files = {path.parent for path in map(PurePosixPath, files) if path.suffix not in PATCH_SUFFIXES}
-    top = PurePosixPath(".")
-    projects = {
-        one.folder: next((up for up in PurePosixPath(one.folder).parents if up in with_files), top)
-        for one in patches
-    }
+    projects = {(one.folder, one.upstream): _project(one, with_files, names) for one in patches}
     result = []
     for one in patches:
+        project = projects[one.folder, one.upstream]
         is_open = bool(one.upstream) and not (one.layout or one.version or one.reason or _has_versions(one))
-        is_shared = len({projects[two.folder] for two in patches if two.upstream == one.upstream}) > 1
-        known = {pins[one.upstream] for pins in pinned.values() if one.upstream in pins}
-        above = (projects[one.folder], *projects[one.folder].parents)
-        pins = (pinned.get(str(folder), {}).get(one.upstream, "") for folder in above)
-        version = next(filter(None, pins), "")
-        if is_open and (is_shared or (version and len(known) > 1)):
+        others = {found for (_, upstream), found in projects.items() if upstream == one.upstream} - {project}
+        known = {pins[one.upstream].version for pins in pinned.values() if one.upstream in pins}
+        above = (pinned.get(str(folder), {}).get(one.upstream) for folder in (project, *project.parents))
+        pin = next(filter(None, above), None)
+        if is_open and pin and (others or not pin.is_known or len(known) > 1):
+            if pin.is_known:
+                result.append(replace(one, version=pin.version))
+            else:
+                reason = _unknown(pin, one.upstream)
+                result.append(replace(one, commit=pin.version.removeprefix("@"), reason=reason))
+        elif is_open and others:
             reason = f"other projects here patch {one.upstream}, too, and this one pins no version of it: "
-            placed = replace(one, version=version, reason="" if version else f"{reason}write `versions`")
-            result.append(placed)
+            result.append(replace(one, reason=f"{reason}write `versions`"))
         else:
             result.append(one)
     return tuple(result)
+
+
+def _unknown(pin: PinnedVersion, upstream: str) -> str:
+    """Why patches for a commit that no clone has cannot be placed."""
+    return (
+        f"{pin.where} pins the commit {pin.version[1:13]} of {upstream}, and no clone here has it, so its "
+        "version is not known: set NPU_MATRIX_MIRRORS to a folder with one, and run `npu-matrix init` again"
+    )
+
+
+def _project(
+    found: FoundPatches, with_files: Container[PurePosixPath], names: Mapping[str, str]
+) -> PurePosixPath:
+    """The folder of the project that patches belong to."""
+    folder = PurePosixPath(found.folder)
+    for at, part in enumerate(folder.parts[:-1]):
+        package = folder.parts[at + 1]
+        if found.upstream and names.get(normal_name(part)) == found.upstream == _IMPORTS.get(
+            package, package
+        ):
+            return PurePosixPath(*folder.parts[: at + 1])
+    return next((up for up in folder.parents if up in with_files), PurePosixPath("."))
 
 
 def _has_versions(found: FoundPatches) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -11,11 +11,13 @@ import tomllib
 
 from harness.matrix.model.definitions import Axis
 from harness.patchstack.stacks.stack_import import REQUIRED_VERL
-from harness.workspace.adoption.dockerfile_pins import (
-    dockerfile_lines,
-    dockerfile_pins,
-    is_dockerfile,
-    script_pins,
+from harness.workspace.adoption.dockerfile_pins import dockerfile_lines, dockerfile_pins, is_dockerfile
+from harness.workspace.adoption.install_commands import (
+    NamedVersion,
+    command_pins,
+    is_readme,
+    readme_lines,
+    script_lines,
 )
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)\s*==\s*([0-9][A-Za-z0-9_.+!]*)(?!\S*\*)")
@@ -31,55 +33,76 @@ _FOR_NPU = re.compile(r"npu|ascend|cann")
 _NAMES = re.compile(rf"requirements[\w.-]*\.txt|pyproject\.toml|constraints[\w.-]*\.txt|{REQUIRED_VERL}")
 _PLAIN_DOCKERFILES = frozenset({"Dockerfile", "Containerfile"})
 _SCRIPT = ".sh"
+_SUBMODULES = ".gitmodules"
 _MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedVersion:
-    """A version that a file pins. other: places that pin another version of the same package."""
+    """A version that a file pins.
+
+    version: `@` and a commit, if the version at this commit is not known. other: places that pin another
+    version of the same package.
+    """
 
     version: str
     where: str
     other: tuple[str, ...] = ()
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the version is known, and not only the commit."""
+        return not self.version.startswith("@")
+
 
 def find_pins(
-    root: Path, files: Sequence[str], axes: Mapping[str, Axis]
+    root: Path,
+    files: Sequence[str],
+    axes: Mapping[str, Axis],
+    submodules: Iterable[NamedVersion] = (),
+    version_at: Callable[[str, str], str] = lambda _axis, _commit: "",
 ) -> dict[str, dict[str, PinnedVersion]]:
     """Folder -> axis -> the version that the files of the folder pin, "." first.
+
+    submodules: the repository, "@" and commit of each submodule, with its line in .gitmodules. version_at:
+    the version of an axis at a commit, with the whole commit (`0.7.0.dev0@c651b7b4...`), or "".
 
     Versions of different folders need not go together, so each folder is on its own. In one folder, the first
     file in the order of names counts. A Dockerfile with a name of its own, such as `Dockerfile.a3`, is one of
     several in its folder: it has its path as the key, and its versions are not those of the folder.
     """
-    names = _axis_names(axes)
+    names = axis_names(axes)
     found: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    # Requirements come before a Dockerfile, whose comments and stages may name older versions.
+
+    def add(key: str, file: str, pins: Iterable[NamedVersion]) -> None:
+        for package, named, line in pins:
+            axis = names.get(normal_name(package), "")
+            version = (version_at(axis, named[1:]) or named) if axis and named.startswith("@") else named
+            if axis and _is_valid(axes[axis], version):
+                found.setdefault(key, {}).setdefault(axis, []).append((version, f"{file}:{line}"))
+
+    add(".", _SUBMODULES, submodules)
     for name in sorted(files, key=_rank):
         path = PurePosixPath(name)
-        in_dockerfile = is_dockerfile(path)
-        if not in_dockerfile and not _NAMES.fullmatch(path.name) and path.suffix != _SCRIPT:
-            continue
-        is_own = in_dockerfile and path.name not in _PLAIN_DOCKERFILES
-        for package, version, line in _pins_of(root / name):
-            axis = names.get(_normal(package), "")
-            if axis and _is_valid(axes[axis], version):
-                pins = found.setdefault(name if is_own else str(path.parent), {})
-                pins.setdefault(axis, []).append((version, f"{name}:{line}"))
+        if is_dockerfile(path) and path.name not in _PLAIN_DOCKERFILES:
+            add(name, name, _pins_of(root / name))
+        elif is_dockerfile(path) or _NAMES.fullmatch(path.name) or path.suffix == _SCRIPT or is_readme(path):
+            add(str(path.parent), name, _pins_of(root / name))
     return {folder: {axis: _first(places) for axis, places in pins.items()} for folder, pins in found.items()}
 
 
-def _rank(name: str) -> tuple[int, bool, bool, str]:
+def _rank(name: str) -> tuple[int, int, str]:
+    """Requirements come before a Dockerfile, whose stages may name older versions; a README is last."""
     path = PurePosixPath(name)
-    return name.count("/"), path.suffix == _SCRIPT, is_dockerfile(path), name
+    return name.count("/"), is_dockerfile(path) + 2 * (path.suffix == _SCRIPT) + 4 * is_readme(path), name
 
 
-def _axis_names(axes: Mapping[str, Axis]) -> dict[str, str]:
-    """Name of an axis, its package or its repository -> the axis."""
+def axis_names(axes: Mapping[str, Axis]) -> dict[str, str]:
+    """Normal name of an axis, its package or its repository -> the axis."""
     found: dict[str, str] = {}
     for name, axis in axes.items():
         repository = PurePosixPath(axis.repository).name.removesuffix(".git")
-        found |= {_normal(one): name for one in (repository, axis.package, name) if one}
+        found |= {normal_name(one): name for one in (repository, axis.package, name) if one}
     return found
 
 
@@ -89,7 +112,7 @@ def _first(pins: Sequence[tuple[str, str]]) -> PinnedVersion:
     return PinnedVersion(version=version, where=where, other=other)
 
 
-def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
+def _pins_of(file: Path) -> Iterator[NamedVersion]:
     try:
         text = file.read_bytes()[:_MAX_BYTES].decode("utf-8", "replace")
     except OSError:
@@ -101,8 +124,11 @@ def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
         yield from dockerfile_pins(text)
         numbered = dockerfile_lines(text)
     if file.suffix == _SCRIPT:  # It installs sources; the versions in other commands may be anything.
-        yield from script_pins(text)
+        yield from command_pins(script_lines(text))
         return
+    if is_readme(PurePosixPath(file.name)):
+        numbered = list(readme_lines(text))
+        yield from command_pins(numbered)
     always = _always_required(text) if file.name == "pyproject.toml" else None
     for line, number in numbered:
         if file.name == REQUIRED_VERL:
@@ -132,6 +158,8 @@ def _always_required(text: str) -> frozenset[str]:
 
 
 def _is_valid(axis: Axis, version: str) -> bool:
+    if version.startswith("@"):
+        return bool(axis.repository)
     try:
         axis.parse(version)
     except ValueError:
@@ -139,5 +167,6 @@ def _is_valid(axis: Axis, version: str) -> bool:
     return not axis.values or version in axis.values
 
 
-def _normal(name: str) -> str:
+def normal_name(name: str) -> str:
+    """The name of a package or repository, as names are compared."""
     return re.sub(r"[-_.]+", "-", name).lower()

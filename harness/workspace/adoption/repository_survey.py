@@ -11,19 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from harness.matrix.model.definitions import Axis
+from harness.matrix.version_matrix import Matrix
 from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
 from harness.patchstack.stacks.stack_import import PLUGIN, REQUIRED_VERL
 from harness.sources.git.checkout import GitCheckout
+from harness.sources.git.mirrors import mirror_folders
 from harness.workspace.adoption.dockerfile_pins import is_dockerfile
-from harness.workspace.adoption.fork_base import FoundFork, find_fork
+from harness.workspace.adoption.fork_base import FoundFork, commit_version, find_fork
 from harness.workspace.adoption.found_patches import (
     FoundPatches,
     find_patches,
     is_for_other_hardware,
     with_versions,
 )
+from harness.workspace.adoption.install_commands import is_readme
 from harness.workspace.adoption.pinned_versions import PinnedVersion, find_pins
+from harness.workspace.adoption.published_versions import published_with
 
 MAX_FILES = 50_000
 #: What a launch script of this stack contains.
@@ -43,9 +46,12 @@ _CI_FILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class RepositorySurvey:
-    """What a repository has. kind: in words. scripts: folders with launch scripts. pins: folder -> axis ->
-    pin. own_stacks: upstreams with stacks of this project's format. workflows: files of its CI. ci: its CI
-    system. branch: the branch that others are merged into, "" if it is not known.
+    """What a repository has.
+
+    kind: in words. scripts: folders with launch scripts. pins: folder -> axis -> pin. unknown: the same for
+    commits whose version no clone tells. own_stacks: upstreams with stacks of this project's format.
+    workflows: files of its CI. ci: its CI system. branch: the branch that others are merged into, "" if it is
+    not known.
     """
 
     root: Path
@@ -54,6 +60,7 @@ class RepositorySurvey:
     fork: FoundFork | None
     scripts: tuple[str, ...]
     pins: Mapping[str, Mapping[str, PinnedVersion]]
+    unknown: Mapping[str, Mapping[str, PinnedVersion]]
     own_stacks: tuple[str, ...]
     workflows: tuple[str, ...]
     ci: str
@@ -61,22 +68,31 @@ class RepositorySurvey:
     is_git: bool
 
 
-def survey_repository(root: Path, axes: Mapping[str, Axis]) -> RepositorySurvey:
-    """Look at the repository in `root`. axes: the axes of the shipped matrix."""
+def survey_repository(root: Path, shipped: Matrix) -> RepositorySurvey:
+    """Look at the repository in `root`. shipped: the matrix with the axes and the published tables."""
+    axes = shipped.axes
     checkout = GitCheckout(root)
     files = sorted(_files(root, checkout))
     fork = find_fork(files, checkout, axes)
     own = _own_stacks(files)
     scripts = _scripts(root, files)
-    pins = find_pins(root, [name for name in files if not is_for_other_hardware(PurePosixPath(name))], axes)
-    patches = with_versions(tuple(find_patches(root, files, own, axes)), files, _folder_pins(pins))
+    found = tuple(find_patches(root, files, own, axes))
+    pins = find_pins(
+        root,
+        [name for name in files if _can_pin(PurePosixPath(name), found)],
+        axes,
+        submodules=checkout.submodules() if checkout.is_git else (),
+        version_at=lambda axis, commit: commit_version(axis, commit, mirror_folders()),
+    )
+    patches = with_versions(found, files, _folder_pins(pins, shipped), axes)
     return RepositorySurvey(
         root=root,
         kind=_kind(patches, fork, files, scripts),
         patches=patches,
         fork=fork,
         scripts=scripts,
-        pins=pins,
+        pins=_pins_that(pins, is_known=True),
+        unknown=_pins_that(pins, is_known=False),
         own_stacks=own,
         workflows=tuple(
             name for name in files if name.startswith(tuple(_CI_FILES)) and "template" not in name.lower()
@@ -87,14 +103,39 @@ def survey_repository(root: Path, axes: Mapping[str, Axis]) -> RepositorySurvey:
     )
 
 
-def _folder_pins(pins: Mapping[str, Mapping[str, PinnedVersion]]) -> dict[str, dict[str, str]]:
-    """Folder -> axis -> version, with what the Dockerfiles of the folder pin."""
-    found: dict[str, dict[str, str]] = {}
+def _can_pin(path: PurePosixPath, patches: Sequence[FoundPatches]) -> bool:
+    """Whether a file can pin versions; a README names many, and counts beside or above patches only."""
+    if is_for_other_hardware(path):
+        return False
+    return not is_readme(path) or any(
+        PurePosixPath(one.folder).is_relative_to(path.parent) for one in patches
+    )
+
+
+def _pins_that(
+    pins: Mapping[str, Mapping[str, PinnedVersion]], *, is_known: bool
+) -> dict[str, dict[str, PinnedVersion]]:
+    chosen = {
+        folder: {axis: pin for axis, pin in ones.items() if pin.is_known == is_known}
+        for folder, ones in pins.items()
+    }
+    return {folder: ones for folder, ones in chosen.items() if ones}
+
+
+def _folder_pins(
+    pins: Mapping[str, Mapping[str, PinnedVersion]], shipped: Matrix
+) -> dict[str, dict[str, PinnedVersion]]:
+    """Folder -> axis -> pin, with what the Dockerfiles of the folder pin, and what is published for that."""
+    found: dict[str, dict[str, PinnedVersion]] = {}
     for name, ones in pins.items():
         path = PurePosixPath(name)
         inside = found.setdefault(str(path.parent) if is_dockerfile(path) else name, {})
         for axis, pin in ones.items():
-            inside.setdefault(axis, pin.version)
+            inside.setdefault(axis, pin)
+    for inside in found.values():
+        known = {axis: pin.version for axis, pin in inside.items() if pin.is_known}
+        for axis, (version, title) in published_with(known, shipped).items():
+            inside.setdefault(axis, PinnedVersion(version=version, where=title))
     return found
 
 

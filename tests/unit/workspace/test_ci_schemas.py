@@ -52,7 +52,7 @@ def test_the_workflows_and_the_action_fit_the_schemas_of_github(tmp_path: Path) 
     (tmp_path / "scripts").mkdir()
     written(tmp_path / "scripts", "run.sh", "python3 -m verl.trainer.main_ppo x=1\n")
     shipped = load_matrix(shipped_file("matrix.yaml"))
-    made = workflow_text(survey_repository(tmp_path, shipped.axes), shipped)
+    made = workflow_text(survey_repository(tmp_path, shipped), shipped)
     assert "lint the launch scripts" in made
     own = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     assert problems("github-workflows", written(tmp_path, "made.yml", made), *own) == ""

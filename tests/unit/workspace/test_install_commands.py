@@ -1,0 +1,156 @@
+"""Versions in install commands: of READMEs and scripts, at commits and in submodules."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.app import app
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.workspace.adoption.install_commands import (
+    command_pins,
+    is_readme,
+    readme_lines,
+    script_lines,
+)
+
+PATCH = "diff --git a/{0}/x.py b/{0}/x.py\n--- a/{0}/x.py\n+++ b/{0}/x.py\n@@ -1 +1,2 @@\n a = 1\n+b = 1\n"
+README = """\
+# A recipe
+Older images (`docker pull quay.io/ascend/vllm-ascend:v0.9.1`) are not supported. git clone -b v0.1.0 x/vllm.git
+- vllm==0.11.0
+- `vllm_ascend == v0.11.0rc1`
+- about torch==2.7.1 and more
+```python
+os.system("git clone -b v0.2.0 https://x.org/vllm-project/vllm.git")
+```
+   ```bash
+   # git clone -b v0.3.0 https://x.org/vllm-project/vllm.git
+   $ git clone https://x.org/volcengine/verl.git && cd verl
+   git checkout {commit}
+   ```
+"""
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def git(root: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "protocol.file.allow=always")
+    return subprocess.run(
+        ["git", *who, "-C", str(root), *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def committed(root: Path, files: dict[str, str]) -> str:
+    write(root, files)
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "one")
+    return git(root, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The commit of a clone of verl between two releases, below the folder of mirrors."""
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
+    monkeypatch.setenv("NPU_MATRIX_FETCH", "false")
+    return committed(tmp_path / "mirrors/verl", {"verl/version/version": "0.7.0.dev\n"})
+
+
+def entries(root: Path) -> dict[str, tuple[str, str]]:
+    """Folder -> (upstream and versions, why it is left out) of what `init` wrote."""
+    done = CliRunner().invoke(app, ["init", str(root)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return {
+        one.folder: (f"{one.upstream} {one.versions or ''}".strip(), one.left_out)
+        for one in load_matrix(root / "matrix.yaml").patch_places
+        if not one.is_included
+    }
+
+
+def test_only_shell_blocks_and_list_items_of_a_readme_count() -> None:
+    lines = list(readme_lines(README.format(commit="c651b7b4207e")))
+    assert lines[:2] == [("vllm==0.11.0", 3), ("vllm_ascend==0.11.0rc1", 4)]
+    assert list(command_pins(lines)) == [("verl", "@c651b7b4207e", 12)]
+    assert is_readme(PurePosixPath("a/README.md"))
+    assert is_readme(PurePosixPath("README_zh-CN.md"))
+    assert not is_readme(PurePosixPath("readme.py"))
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("docker pull quay.io/ascend/vllm-ascend:v0.14.0rc1-a3", [("vllm-ascend", "0.14.0rc1")]),
+        ("FROM x.io/ascend/vllm-ascend:0.18.0-310p-openeuler AS base", [("vllm-ascend", "0.18.0")]),
+        ("IMAGE=quay.io/ascend/cann:8.3.rc1-910b-ubuntu22.04-py3.11", [("cann", "8.3.RC1")]),
+        # Builds of a branch or of a night are not the release.
+        ("docker pull quay.io/ascend/vllm-ascend:v0.9.1-dev-openeuler", []),
+        ("docker pull quay.io/ascend/vllm-ascend:nightly-releases-v0.20.2rc-openeuler", []),
+        ("docker pull quay.io/ascend/vllm-ascend:main-a3", []),
+        (
+            "git -C verl reset --hard 54c9b7364c2d188b2ba4107404cfa3c2b446df19",
+            [("verl", "@54c9b7364c2d188b2ba4107404cfa3c2b446df19")],
+        ),
+        ("cd verl; git checkout 95470480", [("verl", "@95470480")]),
+        ("cd MindSpeed && git checkout v2.0.0_core_r0.8.0", [("MindSpeed", "2.0.0_core_r0.8.0")]),
+        ("cd verl && git checkout feature", []),
+        ("git checkout 95470480", []),
+    ],
+)
+def test_what_commands_name(line: str, found: list[tuple[str, str]]) -> None:
+    assert [(name, version) for name, version, _ in command_pins(script_lines(line))] == found
+
+
+def test_each_project_gets_the_commit_that_its_readme_checks_out(tmp_path: Path, upstream: str) -> None:
+    root = write(
+        tmp_path / "recipes",
+        {
+            "one/README.md": README.format(commit=upstream[:10]),
+            "one/patches/a.patch": PATCH.format("verl"),
+            "two/README.md": "```\ndocker pull quay.io/ascend/vllm-ascend:v0.14.0rc1-a3\n```\n",
+            "two/patches/b.patch": PATCH.format("vllm_ascend"),
+            "two/patches/c.patch": PATCH.format("vllm"),
+            "three/README.md": README.format(commit="f" * 40),
+            "three/patches/d.patch": PATCH.format("verl"),
+            "four/README.md": "no commands",
+            "four/patches/e.patch": PATCH.format("vllm_ascend"),
+            # Without patches below it, a README pins nothing.
+            "docs/README.md": "```\ngit clone -b v0.6.1 https://x.org/verl-project/verl.git\n```\n",
+        },
+    )
+    found = entries(root)
+    assert found["one/patches"] == (f"verl verl ==0.7.0.dev0@{upstream}", "")
+    left_out = found.pop("three/patches")[1]
+    assert "three/README.md:12 pins the commit ffffffffffff of verl, and no clone here has it" in left_out
+    assert "pins no version of it" in found["four/patches"][1]
+    text = (root / "matrix.yaml").read_text()
+    # vllm is not pinned there: the published table lists it for this vllm-ascend.
+    assert 'folder: two/patches, upstream: vllm, versions: "==0.14.1"' in text
+    stacks = load_matrix(root / "matrix.yaml").stacks
+    assert stacks["recipes-one"].axes["verl"] == f"0.7.0.dev0@{upstream}"
+    assert stacks["recipes-one"].axes["vllm_ascend"] == "0.11.0rc1"
+    assert stacks["recipes-two"].axes["vllm_ascend"] == "0.14.0rc1"
+    assert not any("docs" in name for name in stacks)
+
+
+def test_patches_like_the_tree_of_a_submodule_are_one_project_at_its_commit(
+    tmp_path: Path, upstream: str
+) -> None:
+    root = tmp_path / "big"
+    committed(root, {"README.md": "", "backends/verl/verl/own.py": "", "backends/verl/verl/a/own.py": ""})
+    git(root, "submodule", "--quiet", "add", str(tmp_path / "mirrors/verl"), "third_party/verl")
+    for folder in ("", "a/", "a/b/"):
+        patch = PATCH.format("verl").replace("/verl/", f"/verl/{folder}")
+        write(root, {f"backends/verl/verl/{folder}x.py.patch": patch})
+    git(root, "add", ".")
+    found = entries(root)
+    assert set(found.values()) == {("verl", "")}
+    assert f"verl: 0.7.0.dev0@{upstream}  # .gitmodules:2" in (root / "matrix.yaml").read_text()
