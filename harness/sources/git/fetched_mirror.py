@@ -240,7 +240,9 @@ class _Fetch:
                 missing[name] = f"{self.remote} does not have it"
                 continue
             self._complete(commit)
-            if self.history and not self._has_branch_with(commit):
+            # A server that has only a part of the history does not show which branch a commit is in.
+            is_whole = self.history and not (self.folder / "shallow").exists()
+            if is_whole and not self._has_branch_with(commit):
                 self.notices.append(
                     f"commit {name[:12]} is in no branch or tag of its repository: it may be of a fork, or a "
                     "rewritten branch had it"

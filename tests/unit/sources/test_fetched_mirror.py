@@ -206,6 +206,20 @@ def test_a_commit_that_no_branch_has_is_fetched_by_its_id_and_named(
     assert not absent.complete
 
 
+def test_a_server_without_the_history_does_not_make_its_commits_those_of_a_fork(
+    tmp_path: Path, server: GitServer, upstream: Path
+) -> None:
+    shallow = server.root / "owner" / "shallow"
+    git(tmp_path, "clone", "-q", "--depth=1", upstream.as_uri(), str(shallow))
+    first = head(upstream, "v1")
+    git(upstream, "config", "uploadpack.allowAnySHA1InWant", "true")
+    git(shallow, "fetch", "-q", "--depth=1", "origin", first)
+    git(shallow, "config", "uploadpack.allowAnySHA1InWant", "true")
+    found = update(tmp_path, Upstream(addresses=(server.url("owner/shallow"),), commits=(first,)))
+    assert found.complete
+    assert not found.notices
+
+
 def test_a_pinned_tag_that_moves_is_kept_and_named(tmp_path: Path, server: GitServer, upstream: Path) -> None:
     of = Upstream(addresses=(server.url("owner/project"),), tags=("v1",))
     first = head(upstream, "v1")
