@@ -125,7 +125,9 @@ def _triage_stack(settings: Settings, name: str, catalogue: Catalogue, *, as_jso
     found = list(triage_stack(stack, catalogue, pack_at_hand(settings.cache)))
     if not found:
         raise NothingSelectedError(
-            f"matrix.yaml lists no failures of the stack {name}", fix="add them to its `failures`"
+            f"matrix.yaml lists no failures of the stack {name}",
+            why=stack.no_failures,
+            fix="add them to its `failures`",
         )
     if as_json:
         schema = {"name": "npu-matrix.stack-failures", "version": 1}

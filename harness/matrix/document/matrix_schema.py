@@ -201,6 +201,14 @@ class StackEntry(MatrixEntry):
     failures: list[FailureEntry] = Field(
         [], description="Failures that users see, which `npu-matrix triage --stack` must explain"
     )
+    failures_of: list[Name] = Field(
+        [],
+        description="Other stacks whose `failures` users of this stack see too, for example those with the "
+        "same versions",
+    )
+    no_failures: Text = Field(
+        "", description="Only without failures: where reports of failures were looked for, and when"
+    )
 
 
 class FollowEntry(MatrixEntry):

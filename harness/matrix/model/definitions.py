@@ -88,7 +88,11 @@ class ReportedFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A cell with a name, as its authors publish it. axes: axis name -> value in normal form."""
+    """A cell with a name, as its authors publish it.
+
+    axes: axis name -> value in normal form. failures: those that users see, also of the stacks that it names
+    for them. no_failures: where failures were looked for, if none is known.
+    """
 
     name: str
     title: str
@@ -98,6 +102,7 @@ class Stack:
     findings: tuple[KnownInconsistency, ...]
     notes: tuple[str, ...]
     failures: tuple[ReportedFailure, ...] = ()
+    no_failures: str = ""
     provenance: Mapping[str, Location] = field(compare=False)
     where: Location = field(compare=False)
 

@@ -41,8 +41,8 @@ class Migration:
     def new_stack(self, old: Stack, commits: Mapping[str, str]) -> Stack | None:
         """The stack with the new versions; None if the commit of a followed branch is not known.
 
-        commits: axis -> commit of the branch that it follows. The findings of the old stack do not apply to
-        the new one.
+        commits: axis -> commit of the branch that it follows. The findings and failures of the old stack do
+        not apply to the new one.
         """
         if self.follows.keys() - commits.keys():
             return None
@@ -57,6 +57,7 @@ class Migration:
             axes={**old.axes, **new_values},
             recipe=old.recipe,
             findings=(),
+            no_failures=f"reports are of the old versions, see the stack {old.name}",
             notes=(f"upgrades the stack {old.name}: {self.reason}",),
             provenance={**old.provenance, **self.provenance},
             where=self.where,

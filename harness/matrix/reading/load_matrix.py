@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,7 +96,7 @@ class _MatrixLoader(NameResolver):
             self.axes[name] = replace(axis, published=published_versions(axis, self.tables.values()))
         layers = self.document if isinstance(self.document, LayeredDocument) else None
         recipes = data.get("recipes", {})
-        stacks = {name: self._stack(name, entry) for name, entry in data.get("stacks", {}).items()}
+        stacks = self._stacks(data.get("stacks", {}))
         pins, overrides = data.get("pins", []), data.get("overrides", [])
         matrix = Matrix(
             file=self.document.file,
@@ -180,6 +181,33 @@ class _MatrixLoader(NameResolver):
                 )
         return axis
 
+    def _stacks(self, entries: Mapping[str, Entry]) -> dict[str, Stack]:
+        """The stacks; failures of the stacks in `failures_of` come after the stack's own."""
+        own = {name: self._stack(name, entry) for name, entry in entries.items()}
+        shared: dict[str, list[ReportedFailure]] = {name: [] for name in own}
+        for name, entry in entries.items():
+            for index, other in enumerate(texts(entry.get("failures_of", []))):
+                path: NodePath = ("stacks", name, "failures_of", index)
+                if other not in own or other == name:
+                    self.problem(path, f"{other!r} is no other stack", fix="name a stack of `stacks`")
+                elif not own[other].failures:
+                    self.problem(
+                        path, f"the stack {other!r} lists no failures", fix="name the stack that lists them"
+                    )
+                else:
+                    shared[name] += own[other].failures
+        stacks = {
+            name: replace(stack, failures=(*stack.failures, *shared[name])) for name, stack in own.items()
+        }
+        for name, stack in stacks.items():
+            if stack.failures and stack.no_failures:
+                self.problem(
+                    ("stacks", name, "no_failures"),
+                    f"the stack {name!r} has failures",
+                    fix="remove `no_failures`, or the failures",
+                )
+        return stacks
+
     def _stack(self, name: str, entry: Entry) -> Stack:
         path: NodePath = ("stacks", name)
         axes = self.values((*path, "axes"), entry["axes"])
@@ -200,6 +228,7 @@ class _MatrixLoader(NameResolver):
                 )
                 for index, failure in enumerate(entry.get("failures", []))
             ),
+            no_failures=text(entry.get("no_failures", "")),
             provenance={axis: self.document.where((*path, "axes", axis)) for axis in axes},
             where=self.document.where(path, key=True),
         )

@@ -18,6 +18,7 @@ from harness.compat.knowledge.pack_at_hand import pack_at_hand
 from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.matrix.model.cell import Cell
+from harness.matrix.model.definitions import Stack
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Evidence, State, Status
 from harness.serialisation import JsonValue
@@ -45,6 +46,8 @@ TRIAGE = "triage"
 SIMULATED = ("numerics", "twin")
 """The columns that a cell on the simulated device can answer for a row."""
 NOT_RUN, KNOWN, NOT_APPLICABLE = "not run", "known failure", "not applicable"
+NONE_KNOWN = "none known"
+"""The triage square of a row of which no failure was found."""
 _ORDER = ("fail", "error", KNOWN, "inconclusive", "unsupported", NOT_RUN, "pass")
 _STRENGTH = (Evidence.STATIC, Evidence.CPU, Evidence.SIMULATED, Evidence.HARDWARE)
 
@@ -73,7 +76,8 @@ class Row:
     """A stack: its squares, and what they do not say.
 
     render: why its recipe cannot start. known: expected failures of checks. failures: those that users see,
-    as triage explains them. left_out: what its twin leaves out.
+    as triage explains them. left_out: what its twin leaves out. no_failures: where failures were looked for,
+    if none is known.
     """
 
     stack: str
@@ -83,6 +87,7 @@ class Row:
     known: tuple[str, ...]
     failures: tuple[TriagedFailure, ...]
     left_out: tuple[str, ...]
+    no_failures: str = ""
 
 
 def read_rows(settings: Settings, ledger: Ledger) -> tuple[Row, ...]:
@@ -130,15 +135,17 @@ class _RowMaker:
     def row(self, name: str, cell: Cell) -> Row:
         launch = cell_launch(self.settings, self.matrix, cell)
         surfaces = pack_at_hand(self.settings.cache)
-        failures = tuple(triage_stack(self.matrix.stacks[name], self.catalogue, surfaces))
+        stack = self.matrix.stacks[name]
+        failures = tuple(triage_stack(stack, self.catalogue, surfaces))
         return Row(
             stack=name,
             title=cell.title,
-            squares=(*(self._square(column, cell) for column in COLUMNS), _triage_square(name, failures)),
+            squares=(*(self._square(column, cell) for column in COLUMNS), _triage_square(stack, failures)),
             render=launch.problems if launch else (),
             known=tuple(self._known(cell)),
             failures=failures,
             left_out=tuple(part.sentence for part in launch.twin.left_out) if launch and launch.twin else (),
+            no_failures=stack.no_failures,
         )
 
     def _known(self, cell: Cell) -> Iterator[str]:
@@ -206,16 +213,20 @@ class _RowMaker:
         )
 
 
-def _triage_square(stack: str, failures: Sequence[TriagedFailure]) -> Square:
-    """Whether triage explains the failures of the row; the weakest wording decides."""
+def _triage_square(stack: Stack, failures: Sequence[TriagedFailure]) -> Square:
+    """Whether triage explains the failures of the row; the weakest wording decides.
+
+    Without a failure the result is "none known" if somebody looked for one, else "none".
+    """
+    none = NONE_KNOWN if stack.no_failures else "none"
     wrong = {failure.expected for failure in failures if not failure.agrees}
     checks = {one.expected: "fail" if one.expected in wrong else "pass" for one in failures}
     return Square(
         column=TRIAGE,
-        result="none" if not checks else "fail" if wrong else "pass",
+        result=none if not checks else "fail" if wrong else "pass",
         checks=checks,
         evidence=Evidence.STATIC.value if checks else "",
-        command=shlex.join(["npu-matrix", "triage", "--stack", stack]) if checks else "",
+        command=shlex.join(["npu-matrix", "triage", "--stack", stack.name]) if checks else "",
     )
 
 
@@ -269,6 +280,7 @@ def row_lines(rows: Sequence[Row]) -> list[str]:
             for one in row.failures
             if not one.agrees
         ]
+        lines += [f"- no failure is known: {row.no_failures}"] if row.no_failures else []
         lines += [f"- not in the twin: {part}" for part in row.left_out]
     return lines
 

@@ -309,3 +309,32 @@ def test_a_runner_can_have_keys_that_sign_its_outcomes() -> None:
 )
 def test_a_runner_key_that_could_vouch_for_anybody_else_is_an_error(fields: str, said: str) -> None:
     assert any(said in problem for problem in problems(text=with_runner(fields)))
+
+
+def with_stacks(second: str, first: str = "failures: [{logs: [boom], cause: c, source: s}]") -> str:
+    axes = "axes: {verl: 0.6.1, cann: 8.3.rc1, soc: a2, python: 3.10}\n"
+    return GOOD.replace(
+        axes, f"{axes}    {first}\n  other:\n    title: o\n    source: s\n    {axes}    {second}\n", 1
+    )
+
+
+def test_a_stack_has_the_failures_of_the_stacks_it_names_after_its_own() -> None:
+    text = with_stacks("failures_of: [row]\n    failures: [{logs: [bang], cause: d, source: s}]")
+    found = parse_matrix(text, "m.yaml").stacks
+    assert [failure.cause for failure in found["other"].failures] == ["d", "c"]
+    assert [failure.cause for failure in found["row"].failures] == ["c"]
+    searched = parse_matrix(with_stacks("no_failures: none in the issues"), "m.yaml").stacks["other"]
+    assert (searched.failures, searched.no_failures) == ((), "none in the issues")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (with_stacks("failures_of: [gone]"), "'gone' is no other stack"),
+        (with_stacks("failures_of: [other]"), "'other' is no other stack"),
+        (with_stacks("failures_of: [row]", "notes: [n]"), "the stack 'row' lists no failures"),
+        (with_stacks("failures_of: [row]\n    no_failures: none"), "the stack 'other' has failures"),
+    ],
+)
+def test_failures_that_contradict_each_other_are_problems(text: str, said: str) -> None:
+    assert any(said in problem for problem in problems(text=text))

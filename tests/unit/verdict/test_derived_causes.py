@@ -102,6 +102,11 @@ def test_a_symbol_without_versions_is_a_likely_cause():
     assert "torch-npu" in root.derived.sentence
 
 
+UV = """  x No solution found when resolving dependencies:
+  `-> Because foo==1.2 depends on torch==2.5.1 and you require torch==2.6.0, we can conclude that
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -113,6 +118,15 @@ def test_a_symbol_without_versions_is_a_likely_cause():
             "foo 5.0 requires numpy>=2, but you have numpy 1.26.4 which is incompatible.\n",
             "foo 5.0 requires numpy>=2, and numpy 1.26.4 is installed",
         ),
+        (
+            UV,
+            "foo 1.2 requires torch==2.5.1, and another requirement excludes it",
+        ),
+        # 0.23.0 is what the advice about numpy 2 names, so that advice would be wrong here.
+        (
+            "vllm-ascend 0.23.0 requires transformers==5.5.4, but you have transformers 5.10.4.\n",
+            "vllm-ascend 0.23.0 requires transformers==5.5.4, and transformers 5.10.4 is installed",
+        ),
     ],
 )
 def test_what_an_installer_says_about_two_packages_is_a_cause(text, sentence):
@@ -122,6 +136,21 @@ def test_what_an_installer_says_about_two_packages_is_a_cause(text, sentence):
     assert found.root.derived.degree == "proven"
 
 
-def test_a_sentence_about_dependencies_is_no_failure():
-    text = b"step:1 - training/global_step:1\nThe answer: verl depends on torch, and ray 2.10 is required\n"
+@pytest.mark.parametrize(
+    "said",
+    [
+        "verl depends on torch, and ray 2.10 is required",
+        "That is slower. Because verl depends on torch, we wait.",
+    ],
+)
+def test_a_sentence_about_dependencies_is_no_failure(said):
+    text = f"step:1 - training/global_step:1\nThe answer: {said}\n".encode()
     assert triage_text(text).root is None
+
+
+def test_an_installer_whose_lines_are_wrapped_failed_without_a_known_cause():
+    found = triage_text(
+        b"  x No solution found when resolving dependencies:\n  `-> Because foo==1.2 depends on\n"
+    )
+    assert not found.is_clean
+    assert not found.known

@@ -102,6 +102,23 @@ def test_what_was_interrupted_is_not_run():
     assert squares["numerics"].result == "not run"
 
 
+def test_a_row_whose_failures_nobody_knows_says_so():
+    made, row, _ = maker([])
+    searched = replace(
+        made.matrix.stacks["verl-npu-plugin"], failures=(), no_failures="none in the issues of 2026"
+    )
+    made = replace(made, matrix=replace(made.matrix, stacks={"verl-npu-plugin": searched}))
+    found = made.row("verl-npu-plugin", row)
+    assert next(square.result for square in found.squares if square.column == TRIAGE) == "none known"
+    assert "- no failure is known: none in the issues of 2026" in row_lines([found])
+    # Without such a statement nobody looked.
+    made = replace(
+        made, matrix=replace(made.matrix, stacks={"verl-npu-plugin": replace(searched, no_failures="")})
+    )
+    found = made.row("verl-npu-plugin", row)
+    assert next(square.result for square in found.squares if square.column == TRIAGE) == "none"
+
+
 def square_of(results: dict[str, tuple[Status, Standing]]):
     _, _, twin = maker([])
     made, row, _ = maker([verdict(twin.id, check, *result) for check, result in results.items()])

@@ -147,12 +147,13 @@ class CauseFinder:
 
     def _stated(self, use: FailedUse) -> DerivedCause:
         """The installer names both sides: what requires what, and what is installed instead."""
-        wanted, requirer = use.names[0], use.owner.partition(" ")[0]
+        wanted, owner = use.names[0], use.owner.replace("==", " ")
+        requirer = owner.partition(" ")[0]
         package = re.split(r"[ =<>!~(]", wanted)[0]
         instead = f"{use.defined_in} is installed" if use.defined_in else "another requirement excludes it"
         return DerivedCause(
             degree=Degree.PROVEN,
-            sentence=f"{use.owner} requires {wanted}, and {instead}",
+            sentence=f"{owner} requires {wanted}, and {instead}",
             proof=("message of the installer",),
             packages=(package, requirer),
             remedy=(

@@ -90,6 +90,12 @@ FORMS = (
         r"(?:,? .{0,60}but you(?:'ll)? have (?P<file>[\w.-]{1,60} [\w.+!]{1,40}?))?"
         r"(?: which is incompatible)?\.?\s*$",
     ),
+    # uv: `Because vllm-ascend==0.13.0 depends on torch-npu==2.8.0.post2 and you require ..., we conclude`.
+    _form(
+        Expected.REQUIREMENT,
+        r"\bBecause (?P<owner>[A-Za-z][\w.-]{0,60}==\d[\w.+!-]{0,40}) depends on "
+        r"(?P<names>[A-Za-z][\w.-]{0,60}[=<>!~][^\s;]{0,80}?),?(?:\s|$)",
+    ),
     _form(
         Expected.KEYWORD,
         rf"{CALLED} got (?:an )?unexpected keyword(?: argument)?:? {Q}?(?P<names>\w+)",
