@@ -38,6 +38,9 @@ _UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 _REFUSED = re.compile(r"not our ref|unadvertised object|couldn't find remote ref|does not support shallow")
+_NO_DEPTH = re.compile(r"does not support shallow|does not support --depth")
+#: The depth with which git fetches the whole history.
+_WHOLE = (1 << 31) - 1
 _REF = re.compile(r"refs/(?:heads|tags)/[A-Za-z0-9_][\w.+/@=#%-]*", re.ASCII)
 _LINE = re.compile(r"(?:ref: (?P<target>\S+)|(?P<id>[0-9a-f]{40}))\t(?P<name>\S+)")
 _FULL_ID = re.compile(r"[0-9a-f]{40}")
@@ -265,7 +268,7 @@ class _Fetch:
             absent = self._in_full(absent)
             for name in absent:
                 target = name if name.startswith("refs/tags/") else WANTED
-                self._fetch([f"+{name}:{target}"], "--depth=1")
+                self._fetch([f"+{name}:{target}"], depth=1)
         except RemoteGitError as error:
             if _REFUSED.search(error.why):
                 return False
@@ -308,8 +311,7 @@ class _Fetch:
         gone = [name for name in ours if name.startswith("refs/heads/") and name not in theirs]
         self._remove(gone)
         if (self.folder / "shallow").exists():
-            self._fetch([f"+{name}:{name}" for name in theirs if name not in kept], "--unshallow")
-            return
+            wanted = [name for name in theirs if name not in kept]
         groups = list(_groups(sorted(wanted, key=_natural), REFS_AT_A_TIME))
         for number, group in enumerate(groups, start=1):
             self.progress(f"branches and tags of {self.upstream.folder}: group {number} of {len(groups)}")
@@ -360,13 +362,21 @@ class _Fetch:
                 self.folder, "update-ref", "--stdin", sent="".join(f"delete {name}\n" for name in names)
             )
 
-    def _fetch(self, refspecs: Sequence[str], *options: str) -> None:
-        self.git.run(
-            self.folder,
-            *("fetch", "--progress", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"),
-            *("--filter=blob:none", *options, "--stdin", self.remote),
-            sent="".join(f"{refspec}\n" for refspec in refspecs),
-        )
+    def _fetch(self, refspecs: Sequence[str], depth: int = _WHOLE) -> None:
+        """Fetch refs with their history, up to this number of commits.
+
+        Without a depth, git 2.39 does not accept that a server lacks a part of the history: it looks for the
+        absent parents with another `git fetch` in each `git fetch`, without an end.
+        """
+        options = ("--progress", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+        command = ("fetch", *options, "--filter=blob:none", "--stdin")
+        sent = "".join(f"{refspec}\n" for refspec in refspecs)
+        try:
+            self.git.run(self.folder, *command, f"--depth={depth}", self.remote, sent=sent)
+        except RemoteGitError as error:
+            if depth != _WHOLE or not _NO_DEPTH.search(error.why):
+                raise
+            self.git.run(self.folder, *command, self.remote, sent=sent)
 
     def _commit(self, name: str) -> str:
         """The full id of a needed commit or tag, fetched if no branch has it; "" if this remote lacks it."""
