@@ -194,7 +194,7 @@ class _SuiteRun:
             python_path=suite.python_path,
             requirements=str(requirements or ""),
             config=suite.config,
-            env={**suite.env, SIMULATED_CARDS: str(suite.cards)},
+            env=dict(suite.env),
             preload=suite.preload,
             device=suite.device,
             workers=workers(self.context.facets["device"]["kind"]),
@@ -210,6 +210,8 @@ class _SuiteRun:
         self.context.in_cell(
             "harness.upstream_tests.in_cell.run_files",
             *("--work", str(list_file), "--report", str(report)),
+            # The simulated device counts its cards when the program starts, before the work list is read.
+            env={SIMULATED_CARDS: str(suite.cards)},
             timeout=PROGRAM_BUDGET_S + suite.file_seconds + 120.0,
             on_cpu=suite.device == "cpu",
         )
@@ -298,7 +300,7 @@ def file_keys(
             "platform": facets["platform"],
             "shared": shared,
             "suite": {name: getattr(suite, name) for name in _READ_BY_TESTS},
-            "env": dict(suite.env),
+            "env": {**suite.env, SIMULATED_CARDS: str(suite.cards)},
         }
     )
     keys = {}

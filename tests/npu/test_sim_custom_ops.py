@@ -297,12 +297,6 @@ def test_later_attentions_fail_with_their_operator(name: str, operator: str) -> 
         getattr(torch.ops.npu, name)(q, q, q, 1, "BNSD", scale=1.0)
 
 
-@pytest.mark.parametrize(("layer", "operator"), [("LSTM", "DynamicRNN"), ("GRU", "DynamicGRUV2")])
-def test_recurrent_layers_fail_with_their_operator(layer: str, operator: str) -> None:
-    with pytest.raises(RuntimeError, match=operator):
-        getattr(torch.nn, layer)(4, 4).to("npu:0")(torch.randn(2, 1, 4, device="npu:0"))
-
-
 @pytest.mark.parametrize("kind", ["ends", "counts"])
 def test_grouped_matmul_and_its_gradients(kind: str) -> None:
     """As verl's MoE layers use it: groups of rows forward, groups of the summed dimension backward."""

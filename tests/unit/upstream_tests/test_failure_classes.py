@@ -15,6 +15,7 @@ from harness.upstream_tests.suite_measurements import FailureClass
         ("ModuleNotFoundError: No module named 'scipy'", FailureClass.ENVIRONMENT),
         ("AssertionError: 1 != 2", FailureClass.WRONG),
         ("RuntimeError: OPS function error: Identity, error code is 500001", FailureClass.REFUSED),
+        ("RuntimeError: OPS function error: Minimum, error code is 107000", FailureClass.NOT_SIMULATED),
         ("KeyError: 'x'", FailureClass.ERROR),
     ],
 )

@@ -7,9 +7,18 @@ from typing import Any
 
 import torch
 
-from harness.devices.sim.operators.dispatch import Machine, make_kernel
+from harness.devices.sim.operators.dispatch import Machine, as_strict, make_kernel
+from harness.devices.sim.operators.other_types import rounding_once
 from harness.devices.sim.operators.schema_plan import plan_of, returns_view
-from harness.devices.sim.operators.torch_internals import callable_of, has_kernel, overload, override, schemas
+from harness.devices.sim.operators.torch_internals import (
+    callable_of,
+    decomposed,
+    has_kernel,
+    overload,
+    override,
+    schemas,
+)
+from harness.devices.sim.references import device_kernels, recurrent
 from harness.devices.sim.references.matmul import matmul_backward
 
 DEVICE_KEY = "PrivateUse1"
@@ -60,12 +69,43 @@ def _histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> 
     return torch.histc(exact, bins, min, max).to(x.dtype)
 
 
+def writing(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """The `out` overload of an operator with one result."""
+
+    def write(*args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        result = reference(*args, **kwargs)
+        if out.shape != result.shape:
+            out.resize_(result.shape)
+        return out.copy_(result)
+
+    return write
+
+
 # aten operators that the CPU does not implement, or not for all types that a device accepts.
 _REFERENCES: Mapping[str, Callable[..., Any]] = {
     "matmul_backward": matmul_backward,
     # The CPU kernel returns a tensor without memory, which cannot be copied to the device.
     "_efficientzerotensor": torch.zeros,
     "histc": _histc,
+    "_masked_scale": device_kernels.masked_scale,
+    "_conv_depthwise2d": device_kernels.conv_depthwise2d,
+    "_conv_depthwise2d.out": writing(device_kernels.conv_depthwise2d),
+    "mm.dtype": device_kernels.mm_as,
+    "mm.dtype_out": writing(device_kernels.mm_as),
+    "bmm.dtype": device_kernels.mm_as,
+    "bmm.dtype_out": writing(device_kernels.mm_as),
+    "addmm.dtype": device_kernels.addmm_as,
+    "addmm.dtype_out": writing(device_kernels.addmm_as),
+    "baddbmm.dtype": device_kernels.addmm_as,
+    "baddbmm.dtype_out": writing(device_kernels.addmm_as),
+    "batch_norm_stats": device_kernels.batch_norm_stats,
+    "batch_norm_gather_stats_with_counts": device_kernels.batch_norm_gather_stats_with_counts,
+    "batch_norm_elemt": device_kernels.batch_norm_elemt,
+    "batch_norm_elemt.out": writing(device_kernels.batch_norm_elemt),
+    "batch_norm_backward_reduce": device_kernels.batch_norm_backward_reduce,
+    "batch_norm_backward_elemt": device_kernels.batch_norm_backward_elemt,
+    "_thnn_fused_lstm_cell": recurrent.lstm_cell,
+    "_thnn_fused_lstm_cell_backward_impl": recurrent.lstm_cell_backward,
 }
 
 
@@ -76,7 +116,8 @@ def install_aten(library: Any, machine: Machine) -> None:
     """
     for name, schema in schemas("aten"):
         on_device, on_cpu = _registered(name, DEVICE_KEY), _registered(name, "CPU")
-        if name in LEFT_TO_TORCH_NPU or not (on_device or on_cpu) or returns_view(schema):
+        computed = on_device or on_cpu or name in _REFERENCES
+        if name in LEFT_TO_TORCH_NPU or not computed or returns_view(schema):
             continue
         if not on_device and _registered(name, "CompositeImplicitAutograd"):
             # It decomposes into other operators, which autograd needs. A kernel would hide them from
@@ -87,7 +128,7 @@ def install_aten(library: Any, machine: Machine) -> None:
             continue
         compute = _REFERENCES.get(name)
         if compute is None and any(_registered(name, key) for key in _COMPOSITE_KEYS):
-            compute = callable_of(operator)
+            compute = rounding_once(plan_of(operator, schema), callable_of(operator))
         if compute is None:
             override(
                 library,
@@ -97,10 +138,36 @@ def install_aten(library: Any, machine: Machine) -> None:
             )
             continue
         override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
+    for name, schema in schemas("aten"):
+        if _skips_the_dispatcher(name) and (operator := overload("aten", name)) is not None:
+            function = as_strict(plan_of(operator, schema), decomposed(operator), machine)
+            override(library, name, function, AUTOGRAD_KEY)
     override(library, "scaled_dot_product_attention", _attention, AUTOGRAD_KEY)
     for name, function in _CALLED_DIRECTLY.items():
         if _registered(name, AUTOGRAD_KEY):
             override(library, name, function, AUTOGRAD_KEY)
+
+
+# Operators whose formula in torch_npu calls other operators through the dispatcher, as was measured.
+# It is part of what is tested, so it stays.
+_OWN_FORMULAS = frozenset(
+    {
+        "contiguous",
+        "kl_div",
+        "l1_loss",
+        "matmul",
+        "matmul.out",
+    }
+)
+
+
+def _skips_the_dispatcher(name: str) -> bool:
+    """Whether torch decomposes the operator, but torch_npu calls its own kernel, with autograd."""
+    return (
+        name not in _OWN_FORMULAS
+        and _registered(name, AUTOGRAD_KEY)
+        and _registered(name, "CompositeImplicitAutograd")
+    )
 
 
 def _registered(name: str, key: str) -> bool:

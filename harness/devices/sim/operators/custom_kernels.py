@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from harness.devices.sim.operators.aten_kernels import DEVICE_KEY
+from harness.devices.sim.operators.aten_kernels import DEVICE_KEY, writing
 from harness.devices.sim.operators.dispatch import Machine, make_kernel
 from harness.devices.sim.operators.schema_plan import plan_of
 from harness.devices.sim.operators.torch_internals import overload, override, schema_of
@@ -15,16 +15,22 @@ from harness.devices.sim.references import (
     attention,
     cache,
     cast,
+    convolution,
     cross_entropy,
     dropout,
+    layer_norm,
     losses,
     matmul,
     moe,
     norm,
+    optimizers,
+    quantization,
     rotary,
     routing,
     sampling,
     serving_attention,
+    shaping,
+    spectral,
 )
 
 _MODULES: tuple[ModuleType, ...] = (
@@ -34,14 +40,18 @@ _MODULES: tuple[ModuleType, ...] = (
     cast,
     cross_entropy,
     dropout,
+    layer_norm,
     losses,
     matmul,
     moe,
     norm,
+    quantization,
     rotary,
     routing,
     sampling,
     serving_attention,
+    shaping,
+    spectral,
 )
 
 # References whose name differs from the operator's, and further names and overloads of the same operator.
@@ -57,6 +67,27 @@ _ALIASES = {
     "l1_loss_backward": losses.l1_loss_backward,
     "fast_gelu": activation.npu_fast_gelu,
     "npu_grouped_matmul.List": matmul.npu_grouped_matmul,
+    "matmul_double_backward": matmul.matmul_double_backward,
+    "scatter_update": shaping.scatter_update,
+    "scatter_update_": shaping.scatter_update_,
+    "npu_max.dim": shaping.largest,
+    "npu_min.dim": shaping.smallest,
+    "npu_max_backward": shaping.chosen_backward,
+    "npu_min_backward": shaping.chosen_backward,
+    "npu_conv2d": convolution.convolution,
+    "npu_conv3d": convolution.convolution,
+    "npu_convolution": convolution.convolution,
+    "npu_conv2d_backward": convolution.convolution_backward,
+    "npu_conv3d_backward": convolution.convolution_backward,
+    "npu_convolution_backward": convolution.convolution_backward,
+    "npu_conv_transpose2d": convolution.transposed,
+    "npu_convolution_transpose": convolution.transposed,
+    "npu_conv_transpose2d_backward": convolution.transposed_backward,
+    "npu_convolution_transpose_backward": convolution.transposed_backward,
+    "npu_apply_adam.out": optimizers.apply_adam,
+    "npu_apply_adam_w.out": optimizers.apply_adam_w,
+    "fft_r2c_backward": spectral.fft_r2c_backward,
+    "fft_c2r_backward": spectral.fft_c2r_backward,
 }
 
 
@@ -71,10 +102,19 @@ def references() -> Mapping[str, Callable[..., Any]]:
     return {**by_name, **_ALIASES}
 
 
+def _with_out_overloads(by_name: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[..., Any]]:
+    written = {
+        f"{name}.out": writing(function)
+        for name, function in by_name.items()
+        if (operator := overload("npu", f"{name}.out")) is not None and len(schema_of(operator).returns) == 1
+    }
+    return {**written, **by_name}
+
+
 def install_custom(library: Any, machine: Machine) -> tuple[str, ...]:
     """Register the references in `library` (namespace npu). Returns the names of the operators."""
     installed = []
-    for name, function in references().items():
+    for name, function in _with_out_overloads(references()).items():
         operator = overload("npu", name)
         if operator is not None:
             install_reference(library, name, operator, function, machine)

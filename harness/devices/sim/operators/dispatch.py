@@ -126,6 +126,11 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
     run: Callable[..., Any] = kernel
     if machine.synchronise is not None and plan.name in TO_HOST:
         run = _waiting(plan, run, machine.synchronise)
+    return as_strict(plan, run, machine)
+
+
+def as_strict(plan: OperatorPlan, run: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
+    """`run`, after what the wheel refuses for this operator was refused, or that nobody knows it recorded."""
     if refusals := machine.refusals.of(plan.qualified):
         run = _refusing(plan, run, refusals)
     if machine.refusals.measured and machine.refusals.is_permissive(plan.qualified):
@@ -279,7 +284,9 @@ def _write_back(machine: Machine, original: Any, host: Any) -> None:
     """Copy the result into an out= tensor that had no storage, or that the operator resized."""
     if not isinstance(original, torch.Tensor) or original.is_cpu or host.shape == original.shape:
         return
-    original.resize_(host.shape)
+    # torch_npu's resize_ converts private formats with an operator; a new storage needs none.
+    fresh = torch.empty(host.shape, dtype=original.dtype, device=original.device)
+    original.set_(fresh.untyped_storage(), 0, fresh.shape, fresh.stride())
     machine.alias(original).copy_(host)
 
 

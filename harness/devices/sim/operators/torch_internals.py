@@ -55,6 +55,16 @@ def call_host_kernel(operator: Any, *args: Any) -> Any:
     return operator._op_dk(torch._C.DispatchKey.CPU, *args)
 
 
+def decomposed(operator: Any) -> Callable[..., Any]:
+    """torch's own decomposition of an OpOverload into other operators, which autograd differentiates."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return operator._op_dk(key, *args, **kwargs)
+
+    return run
+
+
 def schema_of(operator: Any) -> Any:
     """The FunctionSchema of an OpOverload."""
     return operator._schema

@@ -61,6 +61,12 @@ def npu_gelu_backward(
     return torch.ops.aten.gelu_backward(grad_output, input, approximate=approximate)
 
 
+def npu_gelu_mul(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:  # noqa: A002
+    """gelu(first half) * second half along the last dimension."""
+    gate, up = wide(input).chunk(2, -1)
+    return (functional.gelu(gate, approximate=approximate) * up).to(input.dtype)
+
+
 def npu_fast_gelu(input: torch.Tensor) -> torch.Tensor:  # noqa: A002
     """x * sigmoid(1.702 x)."""
     x = wide(input)
@@ -91,3 +97,27 @@ def npu_scaled_masked_softmax_backward(
     p, g = wide(y), wide(y_grad)
     inner = p * (g - (g * p).sum(-1, keepdim=True))
     return (inner.masked_fill(mask, 0.0) * scale).to(y.dtype)
+
+
+def npu_masked_softmax_with_rel_pos_bias(
+    x: torch.Tensor,
+    atten_mask: torch.Tensor | None,
+    relative_pos_bias: torch.Tensor,
+    scale_value: float = 1.0,
+    inner_precision_mode: int = 0,
+) -> torch.Tensor:
+    """softmax(scale * x + mask + bias) over the last dimension.
+
+    x: (b, w, n, s1, s2) or (b * w, n, s1, s2). atten_mask (w, s1, s2) and relative_pos_bias
+    (n, s1, s2) are added.
+    """
+    refuse("npu_masked_softmax_with_rel_pos_bias", inner_precision_mode=inner_precision_mode)
+    rows, columns = x.shape[-2:]
+    heads = x.shape[-3]
+    scores = wide(x) * scale_value
+    if atten_mask is not None:
+        windows = atten_mask.numel() // (rows * columns)
+        mask = wide(atten_mask).reshape(windows, 1, rows, columns)
+        scores = (scores.reshape(-1, windows, heads, rows, columns) + mask).reshape(x.shape)
+    scores = scores + wide(relative_pos_bias).reshape(heads, rows, columns)
+    return torch.softmax(scores, -1).to(x.dtype)

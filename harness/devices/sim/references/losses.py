@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from harness.devices.sim.references.precision import wide
+
 _MEAN = 1
 
 
@@ -66,3 +68,17 @@ def npu_binary_cross_entropy_with_logits_backward(
 def _spread(grad: torch.Tensor, like: torch.Tensor, reduction: int) -> torch.Tensor:
     full = grad.expand_as(like)
     return full / like.numel() if reduction == _MEAN else full
+
+
+def npu_softmax_cross_entropy_with_logits(input: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    """-sum(labels * log_softmax(input)) for each row."""
+    return -(wide(labels) * torch.log_softmax(wide(input), -1)).sum(-1).to(input.dtype)
+
+
+def npu_softmax_cross_entropy_with_logits_backward(
+    grad: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002
+    labels: torch.Tensor,
+) -> torch.Tensor:
+    """Gradient for the input, for labels whose sum is 1 in each row."""
+    return (wide(grad).unsqueeze(-1) * (torch.softmax(wide(input), -1) - wide(labels))).to(input.dtype)

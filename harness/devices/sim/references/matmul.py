@@ -34,6 +34,31 @@ def matmul_backward(
     return for_left, for_right
 
 
+def matmul_double_backward(
+    grad_self: torch.Tensor | None,
+    grad_other: torch.Tensor | None,
+    grad_out: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002 - the operator's own argument name
+    other: torch.Tensor,
+    mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of `matmul_backward`, for its `grad` and for both factors.
+
+    grad_self and grad_other: the gradients for its two results.
+    """
+    for_grad = None
+    if mask[0] and (grad_self is not None or grad_other is not None):
+        parts = [] if grad_self is None else [torch.matmul(grad_self, other)]
+        parts += [] if grad_other is None else [torch.matmul(input, grad_other)]
+        for_grad = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    for_left = for_right = None
+    if mask[1] and grad_other is not None:
+        for_left = matmul_backward(grad_out, input, grad_other, (True, False))[0]
+    if mask[2] and grad_self is not None:
+        for_right = matmul_backward(grad_out, grad_self, other, (False, True))[1]
+    return for_grad, for_left, for_right
+
+
 def npu_grouped_matmul(
     x: Sequence[torch.Tensor],
     weight: Sequence[torch.Tensor],
@@ -61,8 +86,8 @@ def npu_grouped_matmul(
         refuse("npu_grouped_matmul", group_list=group_list is not None)
         products = [wide(left) @ wide(right) for left, right in zip(x, weight, strict=True)]
     elif group_type == 0:
-        weights = weight[0].unbind(0) if len(weight) == 1 else weight
-        rows = _parts(x, _ends(group_list, group_list_type), 0)
+        weights = weight[0].unbind(0) if len(weight) == 1 and weight[0].dim() > 2 else weight
+        rows = x if len(x) > 1 else _parts(x, _ends(group_list, group_list_type), 0)
         products = [wide(left) @ wide(right) for left, right in zip(rows, weights, strict=True)]
     elif group_type == 2:
         ends = _ends(group_list, group_list_type)
@@ -84,13 +109,62 @@ def matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, C: torch.Tensor) -> N
     C.add_(wide(x).t() @ wide(weight))
 
 
+def npu_bmmV2(  # noqa: N802 - the operator's own name
+    input: torch.Tensor,  # noqa: A002 - the operator's own argument name
+    mat2: torch.Tensor,
+    output_sizes: Sequence[int],
+) -> torch.Tensor:
+    """The batched product, which is viewed in `output_sizes` unless that is empty."""
+    product = (wide(input) @ wide(mat2)).to(input.dtype)
+    return product.reshape(list(output_sizes)) if output_sizes else product
+
+
+def npu_bmm_v2_mat1_backward(
+    grad: torch.Tensor,
+    mat1: torch.Tensor,  # noqa: ARG001
+    mat2: torch.Tensor,
+    size: Sequence[int],
+) -> torch.Tensor:
+    """Gradient for the left factor, of this size."""
+    return (wide(grad) @ wide(mat2).transpose(-2, -1)).sum_to_size(list(size)).to(grad.dtype)
+
+
+def npu_bmm_v2_mat2_backward(
+    grad: torch.Tensor,
+    mat1: torch.Tensor,
+    mat2: torch.Tensor,  # noqa: ARG001
+    size: Sequence[int],
+) -> torch.Tensor:
+    """Gradient for the right factor, of this size."""
+    return (wide(mat1).transpose(-2, -1) @ wide(grad)).sum_to_size(list(size)).to(grad.dtype)
+
+
+def npu_linear(
+    input: torch.Tensor,  # noqa: A002
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """input @ weight.T + bias."""
+    product = wide(input) @ wide(weight).t()
+    return (product if bias is None else product + wide(bias)).to(input.dtype)
+
+
+def npu_linear_backward(
+    grad: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002
+    weight: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients for the input and the weight."""
+    return (wide(grad) @ wide(weight)).to(input.dtype), (wide(grad).t() @ wide(input)).to(weight.dtype)
+
+
 def _ends(group_list: torch.Tensor | Sequence[int] | None, kind: int | None) -> list[int]:
     if group_list is None:
         raise ValueError("npu_grouped_matmul needs group_list for this group_type")
     values = torch.as_tensor(group_list)
     if kind == 1:
         values = values.cumsum(0)
-    elif kind != 0:
+    elif kind:
         raise NotImplementedError(f"the simulated device does not compute group_list_type {kind}")
     return [int(value) for value in values.tolist()]
 

@@ -44,6 +44,33 @@ def npu_add_rms_norm(
     return y, rstd, total
 
 
+def npu_add_rms_norm_v2(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> torch.Tensor:
+    """`npu_add_rms_norm` that writes the result into x1 and the sum into x2. Returns 1/rms."""
+    y, rstd, total = npu_add_rms_norm(x1, x2, gamma, epsilon)
+    x1.copy_(y)
+    x2.copy_(total)
+    return rstd
+
+
+def npu_add_rms_norm_v2_functional(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """1/rms, and what `npu_add_rms_norm_v2` writes into x1 and x2."""
+    y, rstd, total = npu_add_rms_norm(x1, x2, gamma, epsilon)
+    return rstd, y, total
+
+
+def npu_add_rms_norm_cast(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The result in float32 and in the dtype of x1, 1/rms and the sum."""
+    total = (wide(x1) + wide(x2)).to(x1.dtype)
+    y, rstd = npu_rms_norm(wide(total), gamma, epsilon)
+    return y, y.to(x1.dtype), rstd, total
+
+
 def add_rms_norm_bias(
     x1: torch.Tensor,
     x2: torch.Tensor,

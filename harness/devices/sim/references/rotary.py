@@ -116,3 +116,10 @@ def _rotate(x: torch.Tensor, mode: str) -> torch.Tensor:
 def _rotate_back(x: torch.Tensor, mode: str) -> torch.Tensor:
     """The transpose of `_rotate`. As a rotation by 90 degrees, its transpose is its negative."""
     return -_rotate(x, mode)
+
+
+def npu_interleave_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate x (b, n, s, d), whose pairs lie beside each other; the result has the first halves first."""
+    apart = wide(x).unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    first, second = apart.chunk(2, -1)
+    return (apart * wide(cos) + torch.cat([-second, first], -1) * wide(sin)).to(x.dtype)

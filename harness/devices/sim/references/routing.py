@@ -28,6 +28,27 @@ def npu_moe_gating_top_k_softmax(
     return weights.to(x.dtype), experts.to(torch.int32), rows
 
 
+def npu_moe_gating_top_k_softmax_v2(
+    x: torch.Tensor,
+    *,
+    k: int = 1,
+    finished: torch.Tensor | None = None,
+    renorm: int | None = 0,
+    output_softmax: bool | None = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The k largest values of the softmax, their experts (int32), and with output_softmax all (float32).
+
+    renorm 1: the softmax of only the k largest x. Tokens that are finished get the number of experts.
+    """
+    scores = torch.softmax(wide(x), -1)
+    experts = _largest(wide(x) if renorm else scores, k)
+    weights = torch.softmax(wide(x).gather(-1, experts), -1) if renorm else scores.gather(-1, experts)
+    if finished is not None:
+        experts = experts.masked_fill(finished.reshape(*experts.shape[:-1], 1), x.shape[-1])
+    everything = scores if output_softmax and not renorm else scores.new_empty(0)
+    return weights.to(x.dtype), experts.to(torch.int32), everything
+
+
 def npu_moe_gating_top_k(
     x: torch.Tensor,
     k: int,

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define ALIGNMENT 512u
+/* torch_npu rounds the address of host memory up to a page, and then uses as many bytes as it allocated. */
+#define PAGE 4096u
 
 /* Precedes every block of device memory, so that freeing it reduces the use of the device that allocated it. */
 typedef struct {
@@ -78,7 +80,7 @@ SIM_API aclError aclrtPointerGetAttributes(const void *pointer, uint32_t *attrib
     memset(attributes, 0, 7 * sizeof *attributes);
     attributes[0] = (uint32_t)sim_current_device();
     attributes[1] = sim_is_device(pointer) ? 1 : 2;
-    attributes[2] = 4096;
+    attributes[2] = PAGE;
     pthread_mutex_lock(&lock);
     for (region *entry = regions; entry; entry = entry->next) {
         if ((const char *)pointer < entry->start || (const char *)pointer >= entry->start + entry->bytes) continue;
@@ -142,7 +144,7 @@ SIM_API aclError aclrtFree(void *pointer) {
 
 SIM_API aclError aclrtMallocHost(void **pointer, size_t bytes) {
     TRACE;
-    if (posix_memalign(pointer, 64, bytes ? bytes : 64)) return SIM_OUT_OF_MEMORY;
+    if (posix_memalign(pointer, PAGE, bytes ? bytes : 64)) return SIM_OUT_OF_MEMORY;
     remember(*pointer, bytes ? bytes : 64, -1);
     return SIM_OK;
 }

@@ -1,0 +1,91 @@
+"""Layer norms of a sum: y = (x - mean) / sqrt(var + epsilon) * gamma + beta, over the dimensions of gamma."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.devices.sim.references.precision import wide
+
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def npu_add_layer_norm(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    epsilon: float = 1e-5,
+    additional_output: bool = False,
+) -> Gradients:
+    """The result, mean, 1/std (both float32) and x1 + x2, which is only written if it is asked for."""
+    dtype = torch.promote_types(x1.dtype, x2.dtype)
+    total = wide(x1) + wide(x2)
+    mean, rstd, y = _normalised(total, gamma, beta, epsilon)
+    written = total if additional_output else torch.full_like(total, float("nan"))
+    return y.to(dtype), mean, rstd, written.to(dtype)
+
+
+def npu_add_layer_norm_backward(
+    dy_opt: torch.Tensor | None,
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    rstd: torch.Tensor,
+    mean: torch.Tensor,
+    gamma: torch.Tensor,
+    dsum_opt: torch.Tensor | None,
+) -> Gradients:
+    """Gradients for x1, x2, gamma and beta. dsum_opt: the gradient for the sum."""
+    total = wide(x1) + wide(x2)
+    dy = torch.zeros_like(total) if dy_opt is None else wide(dy_opt)
+    for_sum, for_gamma, for_beta = _gradients(dy, total, gamma, mean, rstd)
+    for_sum = for_sum if dsum_opt is None else for_sum + wide(dsum_opt)
+    return for_sum.to(x1.dtype), for_sum.to(x2.dtype), for_gamma.to(gamma.dtype), for_beta.to(gamma.dtype)
+
+
+def npu_deep_norm(
+    x: torch.Tensor,
+    gx: torch.Tensor,
+    beta: torch.Tensor,
+    gamma: torch.Tensor,
+    alpha: float = 0.3,
+    epsilon: float = 1e-6,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean, 1/std and the layer norm of alpha * x + gx (arXiv 2203.00555)."""
+    mean, rstd, y = _normalised(alpha * wide(x) + wide(gx), gamma, beta, epsilon)
+    return mean, rstd, y.to(x.dtype)
+
+
+def npu_deep_norm_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    gx: torch.Tensor,
+    gamma: torch.Tensor,
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    alpha: float = 0.3,
+) -> Gradients:
+    """Gradients for x, gx, beta and gamma."""
+    for_sum, for_gamma, for_beta = _gradients(wide(dy), alpha * wide(x) + wide(gx), gamma, mean, rstd)
+    return (alpha * for_sum).to(x.dtype), for_sum.to(gx.dtype), for_beta, for_gamma
+
+
+def _normalised(
+    total: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dims = tuple(range(total.dim() - gamma.dim(), total.dim()))
+    mean = total.mean(dims, keepdim=True)
+    rstd = torch.rsqrt((total - mean).square().mean(dims, keepdim=True) + epsilon)
+    return mean, rstd, (total - mean) * rstd * wide(gamma) + wide(beta)
+
+
+def _gradients(
+    dy: torch.Tensor, total: torch.Tensor, gamma: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients for the sum, gamma and beta."""
+    dims = tuple(range(total.dim() - gamma.dim(), total.dim()))
+    leading = tuple(range(total.dim() - gamma.dim()))
+    normal = (total - wide(mean)) * wide(rstd)
+    scaled = dy * wide(gamma)
+    inner = scaled - scaled.mean(dims, keepdim=True) - normal * (scaled * normal).mean(dims, keepdim=True)
+    summed = (dy * normal, dy) if not leading else ((dy * normal).sum(leading), dy.sum(leading))
+    return inner * wide(rstd), *summed
