@@ -2,14 +2,15 @@
 
 For a summary with mean m and standard deviation s over R reference runs, the mean of n new runs of a healthy
 stack is m + t s sqrt(1/n + 1/R), where t is Student-distributed with R - 1 degrees of freedom
-(Hahn, Meeker and Escobar, *Statistical Intervals*, 2nd ed. 2017, section 4.7).
+(Hahn, Meeker and Escobar, *Statistical Intervals*, 2nd ed. 2017, section 4.7). With the scatter of the n runs
+in s, too, t has R + n - 2 (the two-sample test with equal variances).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from harness.convergence.decision import run_summaries as summaries
 from harness.convergence.decision.decision import Statistic
 from harness.convergence.decision.decision_rule import Rule
 from harness.convergence.decision.run_summaries import Levels
+from harness.convergence.decision.state_models import StateModel, StateModels, state_models
 from harness.convergence.decision.student import student_quantile, student_tail
 from harness.convergence.telemetry.series import Series
 
@@ -42,6 +44,8 @@ class ReferenceBands:
     """The bands computed from reference runs.
 
     steps: planned steps of a run. bands: the band of each summary, one mapping for each look of the rule.
+    models: the models of telemetry at equal states, for the last look.
+    starts: the first steps of each reference run, in which a candidate of the same seed is recognised.
     drawn: mean, low and high end of each series' band by step. spread: its standard deviation by step.
     notes: runs that were left out, and why. problem: why the reference runs cannot be used, or "".
     """
@@ -51,6 +55,8 @@ class ReferenceBands:
     rule: Rule
     levels: Levels | None
     bands: tuple[Mapping[str, Band], ...]
+    models: StateModels = field(default_factory=StateModels)
+    starts: tuple[Mapping[str, Floats], ...] = ()
     drawn: Mapping[str, tuple[Floats, Floats, Floats]]
     spread: Mapping[str, Floats] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -58,18 +64,16 @@ class ReferenceBands:
 
     def summaries(self, run: Mapping[str, Floats], look: int) -> dict[str, summaries.Summary]:
         """The summaries of the steps of a run that look number `look` tests."""
-        seen = self.rule.steps_at(look, self.steps)
-        return summaries.all_summaries(
-            {name: values[:seen] for name, values in run.items()},
-            reward=self.rule.reward,
-            floor=self.rule.reward_floor,
-            features=self.rule.features,
-            levels=self.levels if look == self.rule.last_look else None,
-            steps=self.steps,
-        )
+        return _summaries(self.rule, run, look, self.steps, self.levels, self.models.all_runs)
 
-    def statistics(self, runs: Sequence[Mapping[str, Floats]], look: int) -> list[Statistic]:
-        """The statistics of the mean of `runs` at a look, the most suspicious first."""
+    def statistics(
+        self, runs: Sequence[Mapping[str, Floats]], look: int, *, pooled: bool = False
+    ) -> list[Statistic]:
+        """The statistics of the mean of `runs` at a look, the most suspicious first.
+
+        pooled: estimate the variance from the scatter of `runs`, too. With few references this finds smaller
+        faults that all runs share, and none that only one run has.
+        """
         found = [self.summaries(run, look) for run in runs]
         shared = [name for name in self.bands[look] if all(name in one for one in found)]
         result = []
@@ -77,8 +81,13 @@ class ReferenceBands:
             band = self.bands[look][name]
             values = [one[name].value for one in found]
             candidate = float(np.mean(values))
-            t = (candidate - band.mean) / (band.sd * math.sqrt(1 / len(runs) + 1 / self.runs))
-            p = min(1.0, student_tail(t, band.sides, self.runs - 1) * len(shared))
+            freedom, sd = self.runs - 1, band.sd
+            if pooled:
+                scatter = float(np.square(np.subtract(values, candidate)).sum())
+                sd = math.sqrt((freedom * sd**2 + scatter) / (freedom + len(runs) - 1))
+                freedom += len(runs) - 1
+            t = (candidate - band.mean) / (sd * math.sqrt(1 / len(runs) + 1 / self.runs))
+            p = min(1.0, student_tail(t, band.sides, freedom) * len(shared))
             reach = (
                 student_quantile(1 - self.rule.share_alpha, self.runs - 1)
                 * band.sd
@@ -107,7 +116,7 @@ class ReferenceBands:
             return math.inf
         statistics = max(len(self.bands[self.rule.last_look]), 1)
         level = self.rule.confirm_alpha / (self.rule.most_runs - 1) * self.rule.spend[-1] / statistics
-        reach = student_quantile(1 - level / 2, references - 1) + student_quantile(0.8, references - 1)
+        reach = student_quantile(1 - level / 2, references) + student_quantile(0.8, references)
         return reach * math.sqrt(1 / 2 + 1 / references)
 
     def shortfall(self, runs: Sequence[Mapping[str, Floats]], look: int) -> float:
@@ -178,13 +187,15 @@ def _measured(
     dropped = sorted(set().union(*(set(run) for run in runs)) - shared)
     if dropped:
         notes = (*notes, f"not judged, because not every reference run has it: {', '.join(dropped)}")
+    notes = (*notes, *_absent_series(shared, rule))
     runs = [{name: run[name] for name in run if name in shared} for run in runs]
-    blank = ReferenceBands(
-        steps=steps, runs=len(runs), rule=rule, levels=levels, bands=(), drawn={}, notes=notes
-    )
+    models = state_models(runs, rule)
     bands = []
     for look in range(len(rule.looks)):
-        found = [blank.summaries(run, look) for run in runs]
+        found = [
+            _summaries(rule, run, look, steps, levels, unseen)
+            for run, unseen in zip(runs, models.without, strict=True)
+        ]
         names = [name for name in found[0] if all(name in one for one in found)]
         bands.append({name: _band([one[name] for one in found]) for name in names})
     stacked = {name: np.sort([run[name] for run in runs], axis=0) for name in sorted(shared)}
@@ -194,10 +205,47 @@ def _measured(
         rule=rule,
         levels=levels,
         bands=tuple(bands),
+        models=models,
+        starts=tuple({name: run[name][: rule.twin_steps] for name in run} for run in runs),
         drawn={name: _drawn(values) for name, values in stacked.items()},
         spread={name: values.std(axis=0, ddof=1) for name, values in stacked.items()},
         notes=notes,
     )
+
+
+def _summaries(
+    rule: Rule,
+    run: Mapping[str, Floats],
+    look: int,
+    steps: int,
+    levels: Levels | None,
+    models: Sequence[StateModel],
+) -> dict[str, summaries.Summary]:
+    part = {name: values[: rule.steps_at(look, steps)] for name, values in run.items()}
+    whole = look == rule.last_look
+    found = summaries.all_summaries(
+        part,
+        reward=rule.reward,
+        floor=rule.reward_floor,
+        features=rule.features,
+        levels=levels if whole else None,
+        steps=steps,
+    )
+    for model in models if whole else ():
+        summary = model.summary(part)
+        if summary is not None:
+            found[f"{model.feature.name}/at equal state"] = summary
+    return found
+
+
+def _absent_series(shared: Collection[str], rule: Rule) -> list[str]:
+    """What may pass because the reference runs lack a series and every other one that shows the same."""
+    seen = {feature.hint for feature in rule.features if feature.name in shared}
+    return [
+        f"the reference runs have no {feature.name}: faults in {feature.hint} may pass"
+        for feature in rule.features
+        if feature.name not in shared and feature.hint not in seen
+    ]
 
 
 def _usual_series(runs: Sequence[Mapping[str, Floats]], rule: Rule) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from harness.convergence.decision import run_gates
 from harness.convergence.decision.bands import Floats, ReferenceBands, arrays, reference_bands
 from harness.convergence.decision.decision import Decision, Deviation, InterimTest, Statistic
 from harness.convergence.decision.decision_rule import REWARD_HINT, Rule
-from harness.convergence.decision.paired_run import deviation
+from harness.convergence.decision.paired_run import blank_series, deviation, same_start
 from harness.convergence.telemetry.series import Series
 from harness.outcome import Status
 
@@ -33,14 +33,16 @@ def decide(
     """Judge candidate runs of one stack against reference runs of the same settings.
 
     The first candidate run screens. If it is suspicious, further runs (as many as the rule allows) confirm
-    the suspicion or clear it: two runs whose mean is not suspicious pass. With too few runs the decision is
+    the suspicion or clear it: two runs whose mean is not suspicious pass. If several complete runs are handed
+    in, their mean must not be suspicious either. With too few runs the decision is
     INCONCLUSIVE and `runs_wanted` says how many more are needed.
 
     A run may be shorter than the reference only if it was stopped early after an interim test gave an alarm;
     any other short run fails as truncated. The order of the reference runs does not matter. The
     function raises no exception for any numbers, also NaN and infinity.
 
-    twins: for each candidate run a recorded run of the same seed and noise, or None (see `paired_run`).
+    twins: for each candidate run a recorded run of the same seed and noise, or None (see `paired_run`). If it
+        is None, a reference run of the same seed is recognised by its first step.
     running: the last candidate run is still training. Its end then does not count as truncation, and
         `decided_by` is "running" as long as the run should continue.
     """
@@ -86,6 +88,11 @@ class _Trial:
         self.twins = twins
         self.running: Mapping[str, Floats] | None = None
         self.deviations: list[Deviation | None] = []
+        # Of each run that started as a reference run did, by its place: the deviation from that run.
+        self.parted: dict[int, Deviation | None] = {}
+        # The complete runs that were handed in, and what their mean shows if it is suspicious.
+        self.given: list[Mapping[str, Floats]] = []
+        self.suspected: Statistic | None = None
         self.rule = bands.rule
         self.looks: list[InterimTest] = []
         self.cost = 0.0
@@ -101,12 +108,21 @@ class _Trial:
                 f"{len(candidates) - self.rule.most_runs} candidate runs beyond the rule's "
                 f"{self.rule.most_runs} are not used"
             )
+        self._find_same_starts(candidates[: self.rule.most_runs])
+        self.given = [
+            run
+            for run in candidates[: self.rule.most_runs]
+            if run is not running
+            and self._reject_input(run) is None
+            and len(run[self.rule.reward]) >= self.bands.steps
+            and run_gates.first_failed_gate(run, self.rule) is None
+        ]
         for run in candidates[: self.rule.most_runs]:
             final = self._reject_input(run) or (self._confirm(run) if self.runs else self._screen(run))
             if final is not None:
                 return final
         missing = self.rule.most_runs - len(self.runs)
-        if not missing and all(found is not None and found.alarm for found in self.deviations):
+        if not missing and self._is_unlike_its_twins():
             return self._unlike_its_twins()
         if missing:
             return self._final(
@@ -138,21 +154,55 @@ class _Trial:
             remedies=("Make the training log these metrics, or record reference runs without them.",),
         )
 
+    def _find_same_starts(self, candidates: Sequence[Mapping[str, Floats]]) -> None:
+        """Compare each run without a recorded twin with the reference run that started the same, if any.
+
+        Also runs that the rule need not use: they are there, and the comparison costs nothing.
+        """
+        for place, run in enumerate(candidates):
+            twin = None if self._twin(place) else same_start(run, self.bands.starts)
+            if twin is not None:
+                self.parted[place] = self._deviation(place, run, twin, self.rule.same_start_limit)
+
+    def _twin(self, place: int) -> Mapping[str, Floats] | None:
+        return self.twins[place] if place < len(self.twins) else None
+
+    def _deviation(
+        self, place: int, run: Mapping[str, Floats], twin: Mapping[str, Floats], limit: float
+    ) -> Deviation | None:
+        blank = blank_series(run, twin, self.rule)
+        if blank:
+            self.notes.append(
+                f"run {place + 1} is not compared with the same seed in {', '.join(blank)}: the recorded run "
+                "has no finite value there"
+            )
+        return deviation(run, twin, self.bands.spread, self.rule, limit)
+
     def _compare_with_twin(self, run: Mapping[str, Floats]) -> bool:
         """Whether the next run differs from its twin by more than rounding explains."""
         place = len(self.deviations)
-        twin = self.twins[place] if place < len(self.twins) else None
-        found = deviation(run, twin, self.bands.spread, self.rule) if twin else None
+        twin = self._twin(place)
+        found = self._deviation(place, run, twin, self.rule.twin_limit) if twin else self.parted.get(place)
         self.deviations.append(found)
-        return found is not None and found.alarm
+        return (found is not None and found.alarm) or self._is_unlike_its_twins()
+
+    def _is_unlike_its_twins(self) -> bool:
+        """Whether every run differs from its twin, or one from the reference run with which it started.
+
+        The samples of the latter are equal, so no flipped token explains the difference.
+        """
+        if any(found is not None and found.alarm for found in self.parted.values()):
+            return True
+        return all(found is not None and found.alarm for found in self.deviations)
 
     def _unlike_its_twins(self) -> Decision:
         worst = max((found for found in self.deviations if found is not None), key=lambda found: found.size)
         hint = next((one.hint for one in self.rule.features if one.name == worst.series), REWARD_HINT)
+        apart = [found for found in self.deviations if found is not None and found.alarm]
         return self._final(
             Status.FAIL,
             "twin",
-            f"In each of {_runs(len(self.runs))}, {worst.sentence()}.",
+            f"In {len(apart)} of {_runs(len(self.runs))}, {worst.sentence()}.",
             remedies=(
                 f"Look at {hint}.",
                 "Look at the check `loss` of the numerics tier: it names the function that differs.",
@@ -164,12 +214,22 @@ class _Trial:
         stopped = self._test_at_looks(run, "screen", self.rule.screen_alpha)
         if stopped is not None:
             return stopped
-        if deviates or self.looks[-1].alarm:
+        if deviates or self.looks[-1].alarm or self._given_runs_deviate():
             return None
         shortfall = self.bands.shortfall([run], self.rule.last_look)
         if shortfall < self.rule.margin:
             return self._pass(shortfall, self.rule.last_look)
         return None
+
+    def _given_runs_deviate(self) -> bool:
+        """Whether the mean of several given runs is suspicious. They are there, so the first does not decide
+        alone."""
+        if len(self.given) < 2:
+            return False
+        found = self.bands.statistics(self.given, self.rule.last_look)
+        if found and found[0].p < self.rule.screen_alpha * self.rule.spend[-1]:
+            self.suspected = found[0]
+        return self.suspected is not None
 
     def _confirm(self, run: Mapping[str, Floats]) -> Decision | None:
         self._compare_with_twin(run)
@@ -184,11 +244,10 @@ class _Trial:
         """PASS before the last run if all runs are complete and their mean would not fail the screen."""
         last = self.rule.last_look
         whole = all(len(run[self.rule.reward]) >= self.bands.steps for run in self.runs)
-        unlike = all(found is not None and found.alarm for found in self.deviations)
-        if len(self.runs) >= self.rule.most_runs or unlike or not whole:
+        if len(self.runs) >= self.rule.most_runs or self._is_unlike_its_twins() or not whole:
             return None
         found = self.bands.statistics(self.runs, last)
-        if found and found[0].p < self.rule.screen_alpha:
+        if self.suspected or (found and found[0].p < self.rule.screen_alpha):
             return None
         shortfall = self.bands.shortfall(self.runs, last)
         return self._pass(shortfall, last) if shortfall < self.rule.margin else None
@@ -222,7 +281,7 @@ class _Trial:
                 )
             level = alpha * self.rule.spend[look]
             here = [one for one in self.runs if len(one[self.rule.reward]) >= seen]
-            found = self.bands.statistics(here, look)
+            found = self.bands.statistics(here, look, pooled=purpose == "confirm")
             # Only a deviation that every run shows is a fault of the stack.
             against = [one for one in found if one.p < level and (purpose == "screen" or one.shared)]
             alarm = bool(against)
@@ -259,8 +318,8 @@ class _Trial:
         if not whole:
             return self._final(Status.INCONCLUSIVE, "runs", "No candidate run is complete.", further_runs=1)
         shortfall = self.bands.shortfall(whole, last)
-        alone, level = self.looks[-1].statistic, self.looks[-1].level
-        if alone is not None and alone.p < level:
+        alone = next(iter(self.bands.statistics(whole, last)), None)
+        if alone is not None and alone.p < self.looks[-1].level:
             return self._final(
                 Status.INCONCLUSIVE,
                 "statistic",
@@ -318,10 +377,12 @@ class _Trial:
 
     def _suspicion(self) -> str:
         statistic = self.looks[-1].statistic if self.looks and self.looks[-1].alarm else None
-        if statistic:
-            return statistic.sentence()
-        twin = self.deviations[0]
-        return twin.sentence() if twin and twin.alarm else "its reward may be too far below the reference"
+        shown = statistic or self.suspected
+        if shown:
+            return shown.sentence()
+        compared = (*self.deviations, *self.parted.values())
+        twin = next((found for found in compared if found is not None and found.alarm), None)
+        return twin.sentence() if twin else "its reward may be too far below the reference"
 
     def _final(
         self,

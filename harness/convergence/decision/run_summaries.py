@@ -21,6 +21,11 @@ SHORTEST = 6
 LARGEST = 1e30
 # Number of first steps that are averaged: enough to reduce noise, few enough to be before any learning.
 FIRST = 3
+# The share of the steps that counts as early: most runs learn in it, and telemetry varies least.
+EARLY_SHARE = 1 / 3
+# How far a step may lie from the median of its run before it counts as this far, in median absolute
+# deviations: 2.5 standard deviations of normal noise (Huber, *Robust Statistics*, 2nd ed. 2009).
+FARTHEST = 2.5 * 1.4826
 # A level that is never reached counts as reached after this many times the planned steps.
 NEVER = 1.5
 # Between-run floor of log times: a curve crosses a level between two steps, and one step of 25 is 4 %.
@@ -90,20 +95,39 @@ def crossing_times(reward: Floats, levels: Levels, *, steps: int) -> dict[str, S
     return result
 
 
-def feature_summaries(values: Floats, feature: Feature) -> dict[str, Summary]:
-    """Summaries of the start, the whole and the last fifth of a series, on its feature's scale; its spike."""
+def centre_of(values: Floats, feature: Feature) -> float:
+    """The mean; if the feature is bounded, values far outside are moved to the edge of the others."""
+    if not feature.bounded:
+        return float(values.mean())
+    middle = _median(values)
+    reach = FARTHEST * _median(np.abs(values - middle))
+    return float(np.clip(values, middle - reach, middle + reach).mean())
+
+
+def _median(values: Floats) -> float:
+    """As `numpy.median`, which takes ten times as long for short arrays."""
+    ordered = np.sort(values)
+    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def feature_summaries(values: Floats, feature: Feature, *, whole: bool) -> dict[str, Summary]:
+    """Summaries of the start, the mean and the last fifth of a series, on its feature's scale; its spike.
+
+    whole: whether these are all steps of a run. Then the early third is summarised, too.
+    """
     scaled = on_scale(values, feature)
     parts = {
         "start": scaled[:FIRST],
-        "median" if feature.median else "mean": scaled,
+        "mean": scaled,
         "final": scaled[-max(FIRST, len(scaled) // 5) :],
     }
     if not feature.start:
         del parts["start"]
-    centre = np.median if feature.median else np.mean
+    if whole:
+        parts["early"] = scaled[: max(FIRST, round(EARLY_SHARE * len(scaled)))]
     result = {
         name: Summary(
-            value=float(centre(part)),
+            value=centre_of(part, feature),
             sides=feature.sides,
             floor=max(feature.floor, feature.noise / math.sqrt(len(part))),
         )
@@ -144,6 +168,6 @@ def all_summaries(
     for feature in features:
         values = series.get(feature.name)
         if values is not None and len(values) == len(curve) and (np.abs(values) < LARGEST).all():
-            found = feature_summaries(values, feature)
+            found = feature_summaries(values, feature, whole=levels is not None)
             result.update({f"{feature.name}/{name}": value for name, value in found.items()})
     return result

@@ -174,6 +174,25 @@ def test_stopping_at_an_alarm_saves_steps_and_is_not_truncation(references, rng,
     assert early.runs_cost <= 0.6 * early.runs_full
 
 
+def test_runs_that_are_handed_in_together_are_judged_together(references, make_curve):
+    """Each lies 3 between-run standard deviations off, which one run alone may."""
+    rng = np.random.default_rng(9)
+    usual = float(np.mean([run["grad_norm"] for run in references]))
+
+    def shifted():
+        run = make_curve(rng)
+        factor = 1.17 * usual / float(np.mean(run["grad_norm"]))
+        return {**run, "grad_norm": [factor * value for value in run["grad_norm"]]}
+
+    runs = [shifted() for _ in range(3)]
+
+    assert decide(references, runs[:1]).status is Status.PASS
+    decision = decide(references, runs)
+    assert decision.status is Status.FAIL
+    assert decision.statistic.name.startswith("grad_norm")
+    assert "grad_norm" in decide(references, runs[:2]).reasons[0]
+
+
 def test_a_run_that_just_ends_is_truncated(references, rng, make_curve):
     short = {name: values[:50] for name, values in make_curve(rng).items()}
 
@@ -233,6 +252,21 @@ def test_references_without_a_core_series_do_not_decide(references, rng, make_cu
     assert decision.status is Status.INCONCLUSIVE
     assert decision.decided_by == "reference"
     assert "do not have grad_norm" in decision.reasons[0]
+
+
+def test_series_that_all_references_lack_are_named_with_the_faults_that_may_pass(references, rng, make_curve):
+    run = make_curve(rng)
+    for one in (*references, run):
+        del one["clip_fraction"]
+
+    decision = decide(references, [run])
+
+    assert decision.status is Status.PASS
+    assert any(
+        note.startswith("the reference runs have no clip_fraction: faults in the") for note in decision.notes
+    )
+    # `mismatch` shows the same as `probs_difference`.
+    assert not any("probs_difference" in note for note in decision.notes)
 
 
 def test_damaged_references_cost_power_and_the_decision_says_how_much(references, rng, make_curve):

@@ -18,14 +18,14 @@ def lines(*values):
 
 
 def test_a_run_equals_its_twin():
-    found = deviation(lines(1, 2, 3), lines(1, 2, 3), SPREAD, Rule())
+    found = deviation(lines(1, 2, 3), lines(1, 2, 3), SPREAD, Rule(), Rule().twin_limit)
 
     assert found is not None
     assert not found.alarm
 
 
 def test_a_small_difference_in_the_first_updates_is_an_alarm():
-    found = deviation(lines(1.01, 2, 3), lines(1, 2, 3), SPREAD, Rule())
+    found = deviation(lines(1.01, 2, 3), lines(1, 2, 3), SPREAD, Rule(), Rule().twin_limit)
 
     assert found is not None
     assert found.alarm
@@ -34,15 +34,18 @@ def test_a_small_difference_in_the_first_updates_is_an_alarm():
 
 @pytest.mark.parametrize("later", [1e6, float("nan")])
 def test_what_comes_after_the_first_steps_is_not_compared(later):
-    found = deviation(lines(1, 2, later), lines(1, 2, 3), SPREAD, Rule())
+    found = deviation(lines(1, 2, later), lines(1, 2, 3), SPREAD, Rule(), Rule().twin_limit)
 
     assert found is not None
     assert not found.alarm
 
 
 def test_nothing_in_common_is_no_finding():
-    assert deviation({}, lines(1, 2, 3), SPREAD, Rule()) is None
-    assert deviation(lines(float("nan"), float("nan"), 0), lines(1, 2, 3), SPREAD, Rule()) is None
+    assert deviation({}, lines(1, 2, 3), SPREAD, Rule(), Rule().twin_limit) is None
+    assert (
+        deviation(lines(float("nan"), float("nan"), 0), lines(1, 2, 3), SPREAD, Rule(), Rule().twin_limit)
+        is None
+    )
 
 
 @pytest.fixture
@@ -81,3 +84,59 @@ def test_a_flipped_token_in_one_run_is_forgiven(recorded):
 
     assert decide(recorded.runs, runs[:1], twins=twins).runs_wanted == 2
     assert decide(recorded.runs, runs, twins=twins).status is Status.PASS
+
+
+def with_clips(run, factor):
+    return {**run, "clip_fraction": tuple(factor * value for value in run["clip_fraction"])}
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.0, Status.PASS), (1.01, Status.FAIL)])
+def test_a_reference_run_of_the_same_seed_is_recognised_by_its_first_step(recorded, factor, status):
+    # The second run has a seed of the references; the rule would not need it to accept the first.
+    first, _, third = (
+        with_first_steps(run, twin, 1.0)
+        for run, twin in zip(recorded.runs, recorded.twins.values(), strict=False)
+    )
+    runs = [first, with_clips(recorded.runs[7], factor), third]
+
+    decision = decide(recorded.runs, runs)
+
+    assert decision.status is status
+    if status is Status.FAIL:
+        assert decision.decided_by == "twin"
+        assert decision.reasons[0].startswith(
+            "In 1 of 3 runs, clip_fraction differs at step 1 from the same seed"
+        )
+
+
+@pytest.mark.parametrize("series", ["reward", "entropy", "response_length"])
+def test_a_run_that_samples_something_else_is_no_twin(recorded, series):
+    run = with_clips(recorded.runs[7], 1.01)
+    run[series] = (run[series][0] * 1.0001, *run[series][1:])
+
+    assert decide(recorded.runs, [run]).status is Status.PASS
+    assert decide(recorded.runs, [run]).twins == (None,)
+
+
+def test_rewards_alone_do_not_make_a_twin(recorded):
+    run = with_clips(recorded.runs[7], 1.01)
+    lengths = {**run}
+    references = [{**one} for one in recorded.runs]
+    for one in (lengths, *references):
+        del one["response_length"], one["zero_variance_groups"]
+
+    assert decide(references, [lengths]).twins == (None,)
+
+
+def test_a_damaged_twin_is_named(recorded):
+    twins = [dict(twin) for twin in recorded.twins.values()]
+    runs = [with_first_steps(run, twin, 1.0) for run, twin in zip(recorded.runs, twins, strict=False)]
+    twins[0]["clip_fraction"] = (float("nan"), *twins[0]["clip_fraction"][1:])
+    del twins[0]["pg_loss"]
+
+    notes = decide(recorded.runs, runs, twins=twins).notes
+
+    assert any(
+        note.startswith("run 1 is not compared with the same seed in clip_fraction, pg_loss")
+        for note in notes
+    )
