@@ -28,6 +28,7 @@ from harness.cli.patches_ablate_command import ablate
 from harness.cli.patches_apply_command import apply
 from harness.cli.patches_forecast_command import forecast
 from harness.cli.patches_list_command import list_patches
+from harness.cli.patches_probe_command import probe
 from harness.cli.patches_rebase_command import export, import_command, rebase
 from harness.cli.patches_runtime_command import runtime
 from harness.errors import (
@@ -297,5 +298,5 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-for _other in (list_patches, apply, ablate, forecast, rebase, import_command, export, runtime):
+for _other in (list_patches, apply, ablate, forecast, rebase, import_command, export, runtime, probe):
     command.add_command(_other)

@@ -1,7 +1,9 @@
 """Monkey patches: code that replaces attributes of another package, found and checked without running it.
 
 Every `package.module.Class.name = replacement`, and every `setattr` with a constant name, is a runtime patch.
-`check_runtime` checks that its target exists in an upstream tree.
+So is every attribute of a class whose base is a helper with the target in brackets, as verl_npu and
+ArcticInference write them: `class Ours(NPUPatchHelper[Target])`. `check_runtime` checks that its target
+exists in an upstream tree.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from harness.sources.tree import Tree
 
 _REEXPORTS = 8
 _SELF = {"self", "cls"}
+_TAKES_TARGET = "__class_getitem__"
 
 _parse = lru_cache(maxsize=64)(parse_source)
 _outline = lru_cache(maxsize=64)(outline)
@@ -77,14 +80,72 @@ class RuntimeVerdict:
 
 
 def find_runtime_patches(tree: Tree, folder: str, package: str) -> tuple[RuntimePatch, ...]:
-    """Every assignment to an attribute of `package` in the Python files below `folder`, sorted by file."""
+    """Every patch of an attribute of `package` in the Python files below `folder`, sorted by file.
+
+    The helpers of patch classes may be anywhere in the tree.
+    """
+    helpers = _helpers(tree)
     found: list[RuntimePatch] = []
     for path in sorted(tree.paths()):
         if (not folder or path.startswith(f"{folder}/")) and path.endswith(".py"):
             parsed = _parse(tree.read(path))
             if parsed is not None:
                 found += _assignments(path, parsed, package)
+                found += _patch_classes(path, parsed, package, helpers)
     return tuple(found)
+
+
+def _helpers(tree: Tree) -> frozenset[str]:
+    """Names of the classes that take the target of a patch in brackets."""
+    sources = (tree.read(path) for path in tree.paths() if path.endswith(".py"))
+    modules = (_parse(source) for source in sources if _TAKES_TARGET.encode() in source)
+    return frozenset(
+        node.name
+        for module in modules
+        for node in (ast.walk(module) if module else ())
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(part, ast.FunctionDef) and part.name == _TAKES_TARGET for part in node.body)
+    )
+
+
+def _patch_classes(
+    path: str, module: ast.Module, package: str, helpers: frozenset[str]
+) -> Iterator[RuntimePatch]:
+    names = _imported(module)
+    signatures = {definition.qualified: definition.signature for definition in definitions(module)}
+    for node in ast.walk(module):
+        owner = _bracketed(node, helpers, names) if isinstance(node, ast.ClassDef) else ""
+        if isinstance(node, ast.ClassDef) and f"{owner}.".startswith(f"{package}."):
+            for line, name in _attributes(node):
+                replacement = f"{node.name}.{name}"
+                yield RuntimePatch(
+                    file=path,
+                    line=line,
+                    target=f"{owner}.{name}",
+                    replacement=replacement,
+                    signature=signatures.get(replacement, ""),
+                )
+
+
+def _bracketed(node: ast.ClassDef, helpers: frozenset[str], names: Mapping[str, str]) -> str:
+    """The dotted name that a base has in brackets, "" if none of them is a helper."""
+    bases = (base for base in node.bases if isinstance(base, ast.Subscript))
+    targets = (
+        _dotted(base.slice, names) for base in bases if ast.unparse(base.value).rpartition(".")[2] in helpers
+    )
+    return next(targets, "")
+
+
+def _attributes(node: ast.ClassDef) -> Iterator[tuple[int, str]]:
+    """The line and name of everything that the body of a class defines."""
+    for part in node.body:
+        match part:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield part.lineno, name
+            case ast.Assign(targets=targets):
+                yield from ((part.lineno, one.id) for one in targets if isinstance(one, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                yield part.lineno, name
 
 
 def _assignments(path: str, module: ast.Module, package: str) -> Iterator[RuntimePatch]:

@@ -20,6 +20,7 @@ from harness.patchstack.stacks.patch_stack import (
     read_patch_file,
     upstreams,
 )
+from harness.sources.git.branch_patches import complete_last_line
 from harness.sources.tree import Tree
 
 #: The upstream to use if a folder has stacks of several upstreams and none is named.
@@ -167,10 +168,12 @@ def _is_named(patch: LoadedPatch, name: str) -> bool:
 def collect_patches(folder: Path) -> tuple[LoadedPatch, ...]:
     """Every patch file below `folder`, or the file itself, named by its relative path, sorted by name.
 
+    A last line without a newline is read as GNU patch reads it.
+
     InputError if there is none, or one cannot be read.
     """
     if folder.is_file():
-        return (read_patch(folder.name, read_patch_file(folder)),)
+        return (read_patch(folder.name, complete_last_line(read_patch_file(folder))),)
     files = patch_files(folder)
     if not files:
         raise InputError(
@@ -178,4 +181,7 @@ def collect_patches(folder: Path) -> tuple[LoadedPatch, ...]:
             where=Location(folder),
             fix=f"give a folder with {' or '.join('*' + suffix for suffix in PATCH_SUFFIXES)} files",
         )
-    return tuple(read_patch(file.relative_to(folder).as_posix(), read_patch_file(file)) for file in files)
+    return tuple(
+        read_patch(file.relative_to(folder).as_posix(), complete_last_line(read_patch_file(file)))
+        for file in files
+    )

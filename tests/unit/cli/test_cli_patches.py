@@ -245,6 +245,21 @@ def test_any_folder_of_patches_will_do_and_names_choose_from_it(
     assert "no stack of this project's format" in patches("export", "--patches", folder, "--check", code=2)
 
 
+def test_probe_tells_a_patched_installation_from_others(patches: Any, upstream: Git) -> None:
+    upstream("checkout", "-q", "v1.0")
+    tree = ("--tree", upstream.folder)
+    said = patches("probe", *tree, code=1)
+    assert "missing" in said
+    assert "0 of 1 patches are there" in said
+    patches("apply", *tree)
+    assert "1 of 1 patches are there" in patches("probe", *tree)
+    facts = json.loads(patches("probe", *tree, "--json"))
+    assert [one["presence"] for one in facts["patches"]] == ["present"]
+    file = upstream.folder / "verl" / "mod.py"
+    file.write_text(BROKEN)
+    assert "verl/mod.py" in patches("probe", *tree, code=1)
+
+
 def test_apply_writes_every_patch_or_none(patches: Any, upstream: Git) -> None:
     file = upstream.folder / "verl" / "mod.py"
     upstream("checkout", "-q", "v1.0")

@@ -138,3 +138,69 @@ def test_whether_a_replacement_accepts_the_arguments_of_its_target(
     replacement: str, upstream: str, expected: bool
 ) -> None:
     assert accepts(replacement, upstream) is expected
+
+
+HELPER = b"""\
+class PatchHelper:
+    @classmethod
+    def __class_getitem__(cls, target):
+        return type(cls.__name__, (cls,), {"target": target})
+"""
+PATCH_CLASSES = b"""\
+from typing import Generic
+
+from ours.util import PatchHelper
+from vllm import worker
+from vllm.v1.core import Scheduler
+
+
+class SchedulerPatch(PatchHelper[Scheduler]):
+    added = 1
+
+    def step(self, x):
+        return x
+
+    def gone(self):
+        pass
+
+
+class WorkerPatch(PatchHelper[worker]):
+    @staticmethod
+    def run(other):
+        return other
+
+
+class NoPatch(Generic[Scheduler]):
+    def step(self):
+        pass
+
+
+class Elsewhere(PatchHelper[Generic]):
+    def step(self):
+        pass
+"""
+
+
+def test_attributes_of_patch_classes_are_runtime_patches():
+    ours = {"ours/util.py": HELPER, "ours/patches.py": PATCH_CLASSES}
+    patching = MemoryTree(files={path: TreeFile(data=data) for path, data in ours.items()})
+    found = check_runtime(find_runtime_patches(patching, "ours", "vllm"), tree())
+    assert {verdict.patch.target: verdict.target.state for verdict in found} == {
+        "vllm.v1.core.Scheduler.added": TargetState.ADDED,
+        "vllm.v1.core.Scheduler.step": TargetState.FOUND,
+        "vllm.v1.core.Scheduler.gone": TargetState.ADDED,
+        "vllm.worker.run": TargetState.FOUND,
+    }
+    assert {verdict.patch.target: verdict.problem for verdict in found if verdict.problem} == {
+        "vllm.worker.run": "vllm.worker.run takes (self, x), but its replacement takes (other)"
+    }
+
+
+def test_a_target_of_a_patch_class_that_moved_is_a_problem():
+    ours = {"ours/util.py": HELPER, "ours/patches.py": PATCH_CLASSES}
+    patching = MemoryTree(files={path: TreeFile(data=data) for path, data in ours.items()})
+    renamed = tree(vllm__v1__core_py=b"class OtherScheduler:\n    def step(self, x):\n        return x\n")
+    found = check_runtime(find_runtime_patches(patching, "ours", "vllm"), renamed)
+    assert "vllm.v1.core.Scheduler.step: vllm.v1.core.Scheduler no longer exists" in {
+        verdict.problem for verdict in found
+    }
