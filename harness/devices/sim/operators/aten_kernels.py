@@ -114,7 +114,8 @@ def install_aten(library: Any, machine: Machine) -> None:
 
     An operator that torch_npu implements, but the CPU does not, raises NotImplementedError with its name.
     """
-    for name, schema in schemas("aten"):
+    every = tuple(schemas("aten"))
+    for name, schema in every:
         on_device, on_cpu = _registered(name, DEVICE_KEY), _registered(name, "CPU")
         computed = on_device or on_cpu or name in _REFERENCES
         if name in LEFT_TO_TORCH_NPU or not computed or returns_view(schema):
@@ -138,7 +139,7 @@ def install_aten(library: Any, machine: Machine) -> None:
             )
             continue
         override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
-    for name, schema in schemas("aten"):
+    for name, schema in every:
         if _skips_the_dispatcher(name) and (operator := overload("aten", name)) is not None:
             function = as_strict(plan_of(operator, schema), decomposed(operator), machine)
             override(library, name, function, AUTOGRAD_KEY)

@@ -70,11 +70,31 @@ _ROUNDED_TWICE = re.compile(
     r"aten::(_?upsample_\w+|grid_sampler_\w+|_?adaptive_avg_pool\dd_backward|avg_pool\dd_backward"
     r"|(reflection|replication)_pad\dd_backward|embedding_dense_backward|col2im|logit_?)"
 )
-_WITH_ALPHA = re.compile(r"aten::(sub_?|rsub|_foreach_sub_?)")
+_WITH_ALPHA = re.compile(r"aten::(sub_?|rsub)")
+
+
+def _sub_of_lists(plan: OperatorPlan, compute: Compute) -> Compute:
+    """`compute` that rounds other * alpha to float16 first, and computes bfloat16 in float32.
+
+    That is what op-plugin's own tests of _foreach_sub expect of an NPU.
+    """
+
+    def run(tensors: Any, others: Any, alpha: float = 1) -> Any:
+        if alpha == 1 or not tensors:
+            return compute(tensors, others)
+        if tensors[0].dtype is torch.float16:
+            return compute(tensors, [other * alpha for other in others])
+        if tensors[0].dtype is torch.bfloat16:
+            return _converted(plan, compute, (tensors, others), {"alpha": alpha}, _WIDER)
+        return compute(tensors, others, alpha=alpha)
+
+    return run
 
 
 def rounding_once(plan: OperatorPlan, compute: Compute) -> Compute:
     """`compute` in float32 for half types if the CPU kernel of this operator rounds more than the result."""
+    if plan.name in {"aten::_foreach_sub", "aten::_foreach_sub_"} and plan.overload == "List":
+        return _sub_of_lists(plan, compute)
     with_alpha = bool(_WITH_ALPHA.fullmatch(plan.name))
     if not (with_alpha or _ROUNDED_TWICE.fullmatch(plan.name)):
         return compute
