@@ -41,8 +41,8 @@ OUTPUTS = ("text", "json", "github", "sarif")
 @click.option("--cell", shell_complete=complete_cells, help="Use all versions of this cell.")
 @click.option(
     "--verl",
-    help="The verl version (or `0.6.1@COMMIT`) the script is for; `profile`: the release in the nearest "
-    "REQUIRED_VERL.txt above it, otherwise the newest of the profile.",
+    help="The verl version (or `0.6.1@COMMIT`) the script is for; `profile`: what the nearest folder above "
+    "it pins (REQUIRED_VERL.txt, requirements, Dockerfile, README), otherwise the newest of the profile.",
 )
 @click.option("--vllm-ascend", help="The vllm-ascend version.")
 @click.option("--cann", help="The CANN version.")
@@ -81,7 +81,6 @@ def command(
     from harness.compat.lint.lint_check import new_findings
     from harness.compat.lint.lint_measurements import LintResult
     from harness.workspace.linting.lint_request import changed_paths
-    from harness.workspace.linting.required_verl import scripts_by_verl
 
     output = "json" if as_json else shape
     nothing = LintResult(findings=(), undecided=())
@@ -91,13 +90,11 @@ def command(
         if output != "text":
             _print(nothing, output)
         return 0
-    groups = scripts_by_verl(targets) if versions["verl"] == PROFILE and not cell else {"": targets}
+    is_pinned = versions["verl"] == PROFILE and not cell
+    groups = _by_verl(settings, targets, base) if is_pinned else {versions["verl"]: targets}
     requests = [
-        replace(
-            _request(settings, scripts, base, cell, {**versions, "verl": required or versions["verl"]}),
-            skip_others=skip_others,
-        )
-        for required, scripts in groups.items()
+        replace(_request(settings, scripts, base, cell, {**versions, "verl": verl}), skip_others=skip_others)
+        for verl, scripts in groups.items()
     ]
     before = LintResult.of([request.result_at(base) for request in requests]) if base else nothing
     result = new_findings(LintResult.of([request.result() for request in requests]), before)
@@ -109,6 +106,33 @@ def command(
     if any(finding.severity == "error" for finding in result.findings):
         return EXIT_UNEXPECTED
     return EXIT_INCOMPLETE if result.unchecked else 0
+
+
+def _by_verl(
+    settings: Settings, targets: tuple[Path, ...], base: str | None
+) -> Mapping[str | None, tuple[Path, ...]]:
+    """The verl that the repository pins for its scripts, or the newest of the profile -> the scripts."""
+    from harness.workspace.linting.pinned_verl import scripts_by_verl
+    from harness.workspace.planning.base_addresses import fetch_for_change
+    from harness.workspace.planning.open_plan import open_matrix
+
+    verl = open_matrix(settings).axes["verl"]
+    pinned = scripts_by_verl(targets, verl)
+    absent = [pin.version for pin in pinned if pin and not pin.is_known]
+    if absent:
+        fetch_for_change(settings, base, [{"verl": f"0{commit}"} for commit in absent])
+        pinned = scripts_by_verl(targets, verl)
+    found: dict[str | None, tuple[Path, ...]] = {}
+    for pin, scripts in pinned.items():
+        if pin and not pin.is_known:
+            click.echo(
+                f"warning: {pin.where} pins verl{pin.version[:13]}, which no clone here has: its scripts are "
+                "compared with the newest verl of the profile",
+                err=True,
+            )
+        version = pin.version if pin and pin.is_known else PROFILE
+        found[version] = (*found.get(version, ()), *scripts)
+    return found
 
 
 def _request(

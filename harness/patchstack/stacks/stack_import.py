@@ -305,12 +305,6 @@ def _recipe(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
     return patches, _unique(problems)
 
 
-def required_verl(file: Path) -> str:
-    """The release of verl that a REQUIRED_VERL.txt names, "" if it names only commits."""
-    found = re.search(r"^TAG=v?([0-9][\w.]*)\s*$", file.read_text("utf-8", "replace"), re.MULTILINE)
-    return found[1] if found else ""
-
-
 def _nearest(file: Path, top: Path) -> Path | None:
     for parent in file.parents:
         if (parent / REQUIRED_VERL).is_file():

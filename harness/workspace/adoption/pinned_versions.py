@@ -26,7 +26,7 @@ _DIRECT = re.compile(
     r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)(?:\[[\w,. -]*\])?\s*@\s*git\+[^\s@\"']+(?:@[\w.-]+[:/][^\s@\"']*)?"
     r"@(?:refs/tags/)?(?:core_)?v?([0-9][A-Za-z0-9_.+!]*)(?=[\s#;\"']|$)"
 )
-_TAG = re.compile(r"TAG=v?([0-9][\w.]*)\s*")
+_STATED = re.compile(r"(?:TAG=v?(?P<tag>[0-9][\w.]*)|COMMIT=(?P<commit>[0-9a-f]{7,40}))\s*")
 #: Extras and groups with these words are for NPUs; what others pin is for other hardware or optional.
 _FOR_NPU = re.compile(r"npu|ascend|cann")
 #: Not setup.py: what it pins are mostly extras of other hardware.
@@ -129,13 +129,15 @@ def _pins_of(file: Path) -> Iterator[NamedVersion]:
     if is_readme(PurePosixPath(file.name)):
         numbered = list(readme_lines(text))
         yield from command_pins(numbered)
+    if file.name == REQUIRED_VERL:
+        stated = ((_STATED.fullmatch(line), number) for line, number in numbered)
+        found = [(one, number) for one, number in stated if one]
+        # A tag says the version, a commit only with a clone.
+        for one, number in sorted(found, key=lambda pin: not pin[0]["tag"]):
+            yield "verl", one["tag"] or f"@{one['commit']}", number
+        return
     always = _always_required(text) if file.name == "pyproject.toml" else None
     for line, number in numbered:
-        if file.name == REQUIRED_VERL:
-            tag = _TAG.fullmatch(line)
-            if tag:
-                yield "verl", tag[1], number
-            continue
         requirement = re.split(r"(?:^|\s)#", line)[0]
         if always is not None and not any(one in requirement for one in always):
             continue

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from harness.compat.lint.shell.braces import expand_braces
 from harness.compat.lint.shell.glob_pattern import TooMuchWorkError, parse_glob
 from harness.compat.lint.shell.values import TooLargeError
+from harness.compat.lint.shell.word_splitting import words_around_sources
 
 
 def bash(script: str, *arguments: str) -> str:
@@ -104,3 +105,26 @@ def test_texts_that_are_too_long_are_not_matched() -> None:
     for match in (glob.matches, lambda text: glob.replaced(text, "", every=True)):
         with pytest.raises(TooMuchWorkError):
             match("a" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("$(( (A + B) / C ))", 1),
+        ("x$(((A + B) / C))-y z", 2),
+        ('$(date "+%s )" -d "$(cat (x) y)")', 1),
+        ("${a:-b {c} d} `e f` g", 3),
+        ("$(open $(a b) c", 4),
+        (" $(a b)\n${c d} ", 2),
+        ("$( \\) b)", 1),
+        ("$ { a", 3),
+    ],
+)
+def test_the_source_of_an_unknown_part_is_no_word_boundary(text: str, words: int) -> None:
+    assert len(words_around_sources(text)) == words
+    assert "".join("".join(words_around_sources(text)).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("text", ["$(" * 60_000, "${'" * 60_000, "`" * 60_001, "$(a)b " * 20_000])
+def test_long_sources_are_split_in_linear_time(text: str) -> None:
+    assert words_around_sources(text)

@@ -26,7 +26,7 @@ from harness.compat.lint.shell.values import (
     joined,
     placed,
 )
-from harness.compat.lint.shell.word_splitting import DEFAULT_IFS, split_fields
+from harness.compat.lint.shell.word_splitting import DEFAULT_IFS, split_fields, words_around_sources
 from harness.compat.lint.shell.world import World
 from harness.errors import InputError, Location
 
@@ -35,7 +35,6 @@ _ESCAPE_IN_QUOTES = re.compile(r"\\([$`\"\\\n])")
 _BASED = re.compile(r"(?P<base>\d{1,2})#(?P<digits>[0-9a-zA-Z]+)")
 _NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|\d+)")
 # The words of a text with parts that are not known: these are written as in the script, `$(...)` with spaces.
-_WORD = re.compile(r"(?:\$\([^()]*(?:\([^()]*\)[^()]*)*\)|\$\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|`[^`]*`|\S)+")
 _REFERENCE = re.compile(r"[$`]|=~|^~")
 _ALONE = re.compile(r"\$\w+|\$\W|\$\{.*\}|\$\(.*\)|`[^`]*`", re.DOTALL)
 _NAMED = re.compile(r"\$\{?(\w+)")
@@ -333,7 +332,7 @@ class Expander:
     def _split(self, value: Expansion, separators: str, *, whole: bool) -> list[Expansion | None]:
         if separators != DEFAULT_IFS and not value.unknown:
             return [replace(value, text=text) for text in split_fields(value.text, separators)]
-        words = _WORD.findall(value.text) if value.unknown else value.text.split()
+        words = words_around_sources(value.text) if value.unknown else value.text.split()
         if value.unknown and (len(words) < 2 or not whole):
             return [replace(value, whole=whole and bool(_ALONE.fullmatch(value.text)))]
         found: list[Expansion | None] = [_word(value, word) for word in words]
