@@ -15,10 +15,10 @@ from harness.matrix.reading.load_matrix import parse_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.package import data_file
 from harness.settings import MATRIX_FILE
-from harness.workspace.adoption.dockerfile_pins import is_dockerfile
 from harness.workspace.adoption.first_stacks import OwnStack, is_for_cann, own_stacks, shipped_stacks
 from harness.workspace.adoption.found_patches import FoundPatches
 from harness.workspace.adoption.repository_survey import RepositorySurvey
+from harness.workspace.pins.dockerfile_pins import is_dockerfile
 
 WORKFLOW = ".github/workflows/npu-matrix.yml"
 # A run that is killed while it writes the report leaves a hidden folder beside it.

@@ -16,11 +16,11 @@ from harness.matrix.model.versions import parse_version
 from harness.matrix.version_matrix import Matrix
 from harness.patchstack.stacks.patch_sources import PatchSources, PlacedPatch
 from harness.settings import MATRIX_FILE
-from harness.workspace.adoption.dockerfile_pins import is_dockerfile
 from harness.workspace.adoption.found_patches import FoundPatches
-from harness.workspace.adoption.pinned_versions import PinnedVersion
 from harness.workspace.adoption.published_versions import published_with
 from harness.workspace.adoption.repository_survey import RepositorySurvey
+from harness.workspace.pins.dockerfile_pins import is_dockerfile
+from harness.workspace.pins.pinned_versions import PinnedVersion
 
 #: The Python of cells whose repository does not say. Every torch_npu of the matrix has wheels for it.
 _PYTHON = "3.11"

@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from packaging.version import InvalidVersion, Version
-
-from harness.errors import HarnessError
 from harness.matrix.model.definitions import Axis
-from harness.patchstack.stacks.upstream_tree import version_in
 from harness.sources.git.branch_patches import MAX_COMMITS
 from harness.sources.git.checkout import GitCheckout
 from harness.sources.git.git_repository import Repository
-from harness.sources.git.mirrors import find_mirror
+from harness.workspace.pins.pinned_commits import version_of_commit
 
 #: The module that only this project has -> its axis.
 _PROJECTS = {"verl/trainer": "verl", "vllm_ascend/__init__.py": "vllm_ascend", "vllm/engine": "vllm"}
@@ -114,23 +110,6 @@ def _version_at(checkout: GitCheckout, commit: str, axis: str, release: str) -> 
     return f"{numbered[1]}{int(numbered[2]) + 1}.dev0" if numbered else "0.dev0"
 
 
-def commit_version(axis: str, commit: str, mirrors: Sequence[Path]) -> str:
-    """The version that a commit of an upstream states, and the whole commit; "" if no clone has it."""
-    repository = find_mirror(mirrors, commit)
-    if repository is None:
-        return ""
-    full = repository.commit(commit)
-    stated = _version_of(repository, full, axis)
-    return f"{stated}@{full}" if stated else ""
-
-
 def _stated_version(checkout: GitCheckout, commit: str, axis: str) -> str:
-    return _version_of(Repository(checkout.top), commit, axis)
-
-
-def _version_of(repository: Repository, commit: str, axis: str) -> str:
     """The version that the files of a commit state, or ""."""
-    try:
-        return str(Version(version_in(repository.tree(commit), axis)))
-    except (HarnessError, InvalidVersion):
-        return ""
+    return version_of_commit(Repository(checkout.top), commit, axis)

@@ -18,7 +18,8 @@ from harness.patchstack.stacks.patch_sources import names_version
 from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES
 from harness.patchstack.stacks.stack_import import PLUGIN, QUILT, RECIPE, REQUIRED_VERL
 from harness.sources.git.patch_paths import changed_paths
-from harness.workspace.adoption.pinned_versions import PinnedVersion, axis_names, normal_name
+from harness.workspace.pins.other_hardware import is_for_other_hardware
+from harness.workspace.pins.pinned_versions import PinnedVersion, axis_names, normal_name
 
 _PLUGIN_PATCH = re.compile(r"(?:(?P<top>.+)/)?patch/[^/]+/[^/]+/[^/]+\.patch")
 #: Import name -> axis, where they differ.
@@ -27,8 +28,6 @@ _MAX_BYTES = 4 << 20
 #: A command that applies patches, and the names of the files that it names, without their folders.
 _APPLIES = re.compile(r"\s*(?!#).*(?:\bgit\s+(?:-\S+\s+\S+\s+)*(?:apply|am)\b|\bpatch\s)")
 _APPLIED = re.compile(r"(?:^|[\s/\"'=<])([^\s/\"'<>|;&$*]+\.(?:patch|diff))(?=[\s\"';&|)]|$)")
-#: Folders and words in names of files that are for other hardware than NPUs.
-_OTHER_HARDWARE = re.compile(r"cuda|cu\d+|nvidia|gpu|rocm|amd|xpu|hpu|tpu|musa|mlu|.*cambricon.*")
 #: Folders beside the package in the repositories of Python projects.
 _BESIDE_PACKAGES = frozenset(
     {"benchmark", "benchmarks", "cmake", "csrc", "doc", "docker", "docs", "example", "examples", "recipe"}
@@ -67,12 +66,6 @@ class _Target:
     version: str = ""
     reason: str = ""
     is_open: bool = False
-
-
-def is_for_other_hardware(path: PurePosixPath) -> bool:
-    """Whether a folder of the path, or a word in the name of a file, names other hardware."""
-    words = (*path.parts[:-1], *re.split(r"[-_.]", path.name))
-    return any(_OTHER_HARDWARE.fullmatch(word.lower()) for word in words)
 
 
 def find_patches(

@@ -16,17 +16,18 @@ from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
 from harness.patchstack.stacks.stack_import import PLUGIN, REQUIRED_VERL
 from harness.sources.git.checkout import GitCheckout
 from harness.sources.git.mirrors import mirror_folders
-from harness.workspace.adoption.dockerfile_pins import is_dockerfile
-from harness.workspace.adoption.fork_base import FoundFork, commit_version, find_fork
+from harness.workspace.adoption.fork_base import FoundFork, find_fork
 from harness.workspace.adoption.found_patches import (
     FoundPatches,
     find_patches,
-    is_for_other_hardware,
     with_versions,
 )
-from harness.workspace.adoption.install_commands import is_readme
-from harness.workspace.adoption.pinned_versions import PinnedVersion, find_pins
 from harness.workspace.adoption.published_versions import published_with
+from harness.workspace.pins.dockerfile_pins import is_dockerfile
+from harness.workspace.pins.install_commands import is_readme
+from harness.workspace.pins.other_hardware import is_for_other_hardware
+from harness.workspace.pins.pinned_commits import commit_version
+from harness.workspace.pins.pinned_versions import PinnedVersion, find_pins
 
 MAX_FILES = 50_000
 #: What a launch script of this stack contains.

@@ -9,9 +9,9 @@ from harness.compat.lint.lint_check import shell_scripts, starts_job
 from harness.matrix.model.definitions import Axis
 from harness.patchstack.stacks.stack_import import REQUIRED_VERL
 from harness.sources.git.mirrors import mirror_folders
-from harness.workspace.adoption.fork_base import commit_version
-from harness.workspace.adoption.found_patches import is_for_other_hardware
-from harness.workspace.adoption.pinned_versions import PinnedVersion, find_pins
+from harness.workspace.pins.other_hardware import is_for_other_hardware
+from harness.workspace.pins.pinned_commits import commit_version
+from harness.workspace.pins.pinned_versions import PinnedVersion, find_pins
 
 #: The folder that the sources of verl have: their scripts are for themselves.
 _VERL = "verl/trainer"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from harness.cli.app import app
 from harness.matrix.reading.load_matrix import load_matrix
-from harness.workspace.adoption.install_commands import (
+from harness.workspace.pins.install_commands import (
     command_pins,
     is_readme,
     readme_lines,

@@ -11,8 +11,8 @@ import tomllib
 
 from harness.matrix.model.definitions import Axis
 from harness.patchstack.stacks.stack_import import REQUIRED_VERL
-from harness.workspace.adoption.dockerfile_pins import dockerfile_lines, dockerfile_pins, is_dockerfile
-from harness.workspace.adoption.install_commands import (
+from harness.workspace.pins.dockerfile_pins import dockerfile_lines, dockerfile_pins, is_dockerfile
+from harness.workspace.pins.install_commands import (
     NamedVersion,
     command_pins,
     is_readme,

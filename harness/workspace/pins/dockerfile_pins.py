@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from harness.builds.lock.base_image import CHIPS
-from harness.workspace.adoption.install_commands import NamedVersion, cann_version, command_pins
+from harness.workspace.pins.install_commands import NamedVersion, cann_version, command_pins
 
 _NAME = re.compile(r"(?:Dockerfile|Containerfile)(?:[.\w+-]*)?|[\w.+-]+\.(?:Dockerfile|dockerfile)")
 _INSTRUCTION = re.compile(r"\s*(ARG|ENV)\s+([A-Za-z_]\w*)[=\s]\s*(\"[^\"]*\"|'[^']*'|\S*)", re.IGNORECASE)
