@@ -1,1 +1,1 @@
-"""The versions that the files of a repository pin: requirements, Dockerfiles, scripts, READMEs, submodules."""
+"""The versions that files of a repository pin: requirements, Dockerfiles, scripts, READMEs, submodules."""
