@@ -1,1 +1,4 @@
-"""The versions that files of a repository pin: requirements, Dockerfiles, scripts, READMEs, submodules."""
+"""The versions that files of a repository pin: requirements, Dockerfiles, scripts, READMEs, submodules.
+
+Read first: `pinned_versions`, then `install_commands`.
+"""
