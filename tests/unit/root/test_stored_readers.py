@@ -274,7 +274,7 @@ READERS: dict[str, Probe | str] = {
     "devices/stand_in/enter_host.py:mount_host": PROCESS,
     "workspace/execution/rehearsal.py:read_report": PROCESS,
     "workspace/execution/rehearsed_hosts.py:_read": PROCESS,
-    "workspace/adoption/pinned_versions.py:_always_required": WRITTEN_BY_USERS,
+    "workspace/pins/pinned_versions.py:_always_required": WRITTEN_BY_USERS,
     "upstream_tests/disabled_tests.py:read_disabled": "a file of a commit, whose content its id verifies",
     "upstream_tests/in_cell/run_files.py:_facts_in_child": SAME_TASK,
     "upstream_tests/in_cell/run_files.py:_read_events": SAME_TASK,
