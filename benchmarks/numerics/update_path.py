@@ -18,7 +18,20 @@ PATH: Mapping[str, tuple[str, ...]] = {
         "AdaptiveKLController.__init__",
         "AdaptiveKLController.update",
     ),
-    "trainer/ppo/ray_trainer.py": ("apply_kl_penalty", "compute_response_mask", "compute_advantage"),
+    "trainer/ppo/ray_trainer.py": (
+        "apply_kl_penalty",
+        "compute_response_mask",
+        "compute_advantage",
+        "RayPPOTrainer._compute_old_log_prob",
+        "RayPPOTrainer._compute_ref_log_prob",
+        "RayPPOTrainer._update_actor",
+    ),
+    "trainer/ppo/v1/trainer_base.py": (
+        "PPOTrainer._compute_old_log_prob",
+        "PPOTrainer._compute_ref_log_prob",
+        "PPOTrainer._compute_advantage",
+        "PPOTrainer._update_actor",
+    ),
     "trainer/ppo/v1/utils.py": ("compute_advantage_for_multi_trajectories",),
     "trainer/ppo/rollout_corr_helper.py": (
         "_parse_rollout_is_threshold",

@@ -71,6 +71,19 @@ def _masks_are_short() -> bool:
     return not hasattr(padding, "build_attention_mask_from_nested")
 
 
+def with_whole_masks(data: Any) -> Any:
+    """The batch with a mask of all tokens, where this release makes one of responses only."""
+    if not _masks_are_short() or "attention_mask" not in data:
+        return data
+    torch = import_module("torch")
+    counted = [
+        torch.cat([torch.zeros_like(row[: len(row) - RESPONSE]), counted])[row.bool()]
+        for row, counted in zip(data["attention_mask"], data["response_mask"], strict=True)
+    ]
+    data["loss_mask"] = torch.nested.as_nested_tensor(counted, layout=torch.jagged)
+    return data
+
+
 def _has(module: str) -> bool:
     try:
         return find_spec(module) is not None
@@ -256,20 +269,12 @@ class EngineActor:
 
     def unpadded(self, tensors: Tensors) -> Any:
         """The TensorDict of jagged tensors that verl makes of padded ones."""
-        torch = import_module("torch")
         tensordict = import_module("tensordict").TensorDict
         tensors = _with_responses(tensors)
         data = tensordict(
             {**tensors, "prompts": tensors["input_ids"][:, :PROMPT]}, batch_size=[len(tensors["input_ids"])]
         )
-        data = import_module(PADDING).left_right_2_no_padding(data)
-        if _masks_are_short():
-            counted = [
-                torch.cat([torch.zeros_like(row[: len(row) - RESPONSE]), counted])[row.bool()]
-                for row, counted in zip(tensors["attention_mask"], tensors["response_mask"], strict=True)
-            ]
-            data["loss_mask"] = torch.nested.as_nested_tensor(counted, layout=torch.jagged)
-        return data
+        return with_whole_masks(import_module(PADDING).left_right_2_no_padding(data))
 
     def _data(self, tensors: Tensors) -> Any:
         data = self.unpadded(tensors)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from harness.numerics.loss.trainer_functions import has_module
 
 ROUGH = 1e-4
+STEP, ROUGH_SLOPE = 1e-5, 1e-2
+"""Of differences that approximate a gradient: the step, and the relative error that says nothing."""
 Arguments = Mapping[str, Any]
 
 
@@ -101,6 +103,11 @@ def _log_probs(given: Arguments) -> list[NDArray[Any]]:
     return [np.take_along_axis(found, array(given["labels"])[..., None], axis=-1)[..., 0]]
 
 
+def _scaled(given: Arguments) -> list[NDArray[Any]]:
+    temperature = array(given["temperature"]) * 1.0
+    return [array(given["logits"]) / temperature.reshape(-1, *(1,) * (given["logits"].dim() - 1))]
+
+
 def _entropies(given: Arguments) -> list[NDArray[Any]]:
     found = _log_softmax(array(given["logits"]))
     return [-(np.exp(found) * found).sum(axis=-1)]
@@ -175,6 +182,51 @@ def _restored(given: Arguments) -> list[NDArray[Any]]:
     return [np.concatenate(found) if data.is_nested else np.stack(found)]
 
 
+def _first(batch: Any) -> NDArray[Any]:
+    return array(_tensors(batch)[0])
+
+
+def _split(given: Arguments) -> list[NDArray[Any]]:
+    return [_first(given.get("self", given.get("td")))]
+
+
+def _joined(parts: Any) -> NDArray[Any]:
+    return np.concatenate([_first(one) for one in parts])
+
+
+def _bounds(found: Any) -> NDArray[Any]:
+    ends = [(one["lower"], one["upper"]) for one in found.values()]
+    return np.array([[np.nan if end is None else end for end in pair] for pair in ends], dtype=np.float64)
+
+
+def _thresholds(given: Arguments) -> list[NDArray[Any]]:
+    """Lower and upper bound of each option: "LOWER_UPPER", or an upper bound, whose reciprocal is the lower
+    one of ratios."""
+    options, spec = given["options"], given["threshold_spec"]
+    texts = [one.strip() for one in str(spec).split(",")]
+    found = []
+    for option, text in zip(options, texts * (len(options) if len(texts) == 1 else 1), strict=False):
+        *lower, upper = text.split("_")
+        least = float(lower[0]) if lower else 1 / float(upper)
+        found.append((least if option.endswith("k1") else np.nan, float(upper)))
+    return [np.array(found)]
+
+
+def _selected(given: Arguments) -> list[NDArray[Any]]:
+    indices = array(given.get("idxs", given.get("indices")))
+    batch = given.get("self", given.get("batch"))
+    if indices.dtype.kind == "b" or any(one.is_nested for one in _tensors(batch)):
+        raise ValueError("the definition is that of numbers of rows, and padded tensors")
+    return [_first(batch)[indices]]
+
+
+def _tensors(batch: Any) -> list[Any]:
+    """The fields of a batch that are tensors, by their names."""
+    batch = getattr(batch, "batch", batch)
+    found = (batch.get(name) for name in sorted(batch.keys()))
+    return [one for one in found if hasattr(one, "is_nested")]
+
+
 def _labels(given: Arguments) -> list[NDArray[Any]]:
     """The next token of each token; anything after the last token of a row."""
     ids = given["micro_batch"]["input_ids"]
@@ -185,6 +237,9 @@ def _labels(given: Arguments) -> list[NDArray[Any]]:
 
 CORE, FUNCTIONAL = "verl.trainer.ppo.core_algos", "verl.utils.torch_functional"
 PADDING = "verl.workers.utils.padding"
+CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
+TENSORDICT = "verl.utils.tensordict_utils"
+FSDP_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 HELPERS = (
     Helper(module=FUNCTIONAL, name="masked_sum", defined=_masked_sum),
     Helper(module=FUNCTIONAL, name="masked_mean", defined=_masked_mean),
@@ -192,6 +247,7 @@ HELPERS = (
     Helper(module=FUNCTIONAL, name="logprobs_from_logits", defined=_log_probs),
     Helper(module=FUNCTIONAL, name="entropy_from_logits", defined=_entropies),
     Helper(module=FUNCTIONAL, name="expand_as_nested", defined=_repeated),
+    Helper(module=FSDP_ENGINE, name="_scale_logits_by_temperature", defined=_scaled),
     Helper(module=CORE, name="agg_loss", defined=_aggregated),
     Helper(module=CORE, name="kl_penalty_forward", defined=_divergence),
     Helper(module=CORE, name="kl_penalty", defined=_divergence),
@@ -202,7 +258,7 @@ HELPERS = (
         seen=lambda found: array(found[0]),
     ),
     Helper(
-        module="verl.trainer.ppo.rollout_corr_helper",
+        module=CORRECTION,
         name="compute_rollout_correction_weights",
         defined=_weights,
         seen=lambda found: array(found[0]),
@@ -216,9 +272,14 @@ HELPERS = (
         defined=_unpadded,
         seen=lambda found: array(found[0]),
     ),
+    Helper(module="verl.protocol", name="DataProto.split", defined=_split, seen=_joined),
+    Helper(module="verl.protocol", name="DataProto.select_idxs", defined=_selected, seen=_first),
+    Helper(module=TENSORDICT, name="chunk_tensordict", defined=_split, seen=_joined),
+    Helper(module=TENSORDICT, name="index_select_tensor_dict", defined=_selected, seen=_first),
+    Helper(module=CORRECTION, name="_parse_rollout_rs_thresholds", defined=_thresholds, seen=_bounds),
     Helper(module="verl.utils.seqlen_balancing", name="restore_dynamic_batch", defined=_restored),
     Helper(
-        module="verl.workers.engine.fsdp.transformer_impl",
+        module=FSDP_ENGINE,
         name="FSDPEngineWithLMHead.prepare_model_inputs",
         defined=_labels,
         seen=lambda found: array(found[1]["input_ids_rmpad_rolled"]).reshape(-1),
@@ -274,13 +335,47 @@ def _differs(
         values, accepted = helper.seen(found), helper.defined(bound.arguments)
     except Exception:  # noqa: BLE001 - a call that the definition does not cover says nothing
         return False
-    return not any(
-        values.shape == np.shape(one)
-        and np.allclose(
-            np.where(np.isnan(one), 0.0, values), np.nan_to_num(one), rtol=ROUGH, atol=ROUGH, equal_nan=True
-        )
-        for one in accepted
+    right = next((place for place, one in enumerate(accepted) if _agrees(values, one)), None)
+    return right is None or _slopes_differ(helper, bound.arguments, found, right)
+
+
+def _agrees(values: NDArray[Any], defined: NDArray[Any]) -> bool:
+    return values.shape == np.shape(defined) and np.allclose(
+        np.where(np.isnan(defined), 0.0, values), np.nan_to_num(defined), rtol=ROUGH, atol=ROUGH
     )
+
+
+def _slopes_differ(helper: Helper, given: Arguments, found: Any, place: int) -> bool:
+    """Whether the gradient of a result with right values is that of its definition, in one direction."""
+    inputs = {name: one for name, one in given.items() if getattr(one, "requires_grad", False)}
+    if not (inputs and getattr(found, "requires_grad", False)) or _has_another_gradient(given):
+        return False
+    if any(getattr(one, "_backward_hooks", None) for one in inputs.values()):
+        # They would record this gradient.
+        return False
+    torch: Any = import_module("torch")
+    try:
+        slopes = torch.autograd.grad(found.sum(), list(inputs.values()), retain_graph=True, allow_unused=True)
+        rng = np.random.default_rng(1)
+        slope, moved = 0.0, []
+        for one, gradient in zip(inputs.values(), slopes, strict=True):
+            direction = rng.normal(size=tuple(one.shape))
+            slope += float((direction * array(gradient)).sum()) if gradient is not None else 0.0
+            moved.append(STEP * torch.as_tensor(direction))
+        ends = []
+        for sign in (1, -1):
+            steps = zip(inputs.items(), moved, strict=True)
+            there = {name: one.detach().cpu().double() + sign * step for (name, one), step in steps}
+            ends.append(float(np.nansum(helper.defined({**given, **there})[place])))
+    except Exception:  # noqa: BLE001 - a gradient that cannot be computed here says nothing
+        return False
+    expected = (ends[0] - ends[1]) / (2 * STEP)
+    return not abs(slope - expected) <= ROUGH_SLOPE * (1 + abs(expected))
+
+
+def _has_another_gradient(given: Arguments) -> bool:
+    """Estimators whose name ends with + have the gradient of another one."""
+    return str(given.get("kl_penalty", "")).endswith("+")
 
 
 def _place_in(code: CodeType, line: int) -> str:
@@ -296,13 +391,55 @@ def place_of(function: Any) -> str:
 
 
 def raised_in(error: BaseException) -> str:
-    """The innermost line of verl that raised an exception, "" if verl is not concerned."""
+    """The innermost line of verl that raised an exception and whose function got what it asks for, "" if verl
+    is not concerned. A function with an argument of another type than it declares, or with arguments for
+    which its definition has no value, is not blamed for what it raises, but its caller."""
     frames = [
-        (frame.f_code, line)
+        (frame, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if "/verl/" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("<")
     ]
-    return _place_in(*frames[-1]) if frames else ""
+    fitting = [place for place, (frame, _) in enumerate(frames) if _got_what_it_needs(frame)]
+    # What is called by a function with wrong arguments got them from it.
+    outer = next((place for place in range(len(frames)) if place not in fitting), len(frames))
+    if not frames:
+        return ""
+    frame, line = frames[max(outer - 1, 0)]
+    return _place_in(frame.f_code, line)
+
+
+def _got_what_it_needs(frame: FrameType) -> bool:
+    code = frame.f_code
+    given = {name: frame.f_locals[name] for name in _parameters(code) if name in frame.f_locals}
+    function = frame.f_globals.get(code.co_name)
+    declared = inspect.signature(function).parameters if callable(function) else {}
+    if any(
+        _is_tensor_type(declared[name].annotation) and not (_is_tensor(one) or one is declared[name].default)
+        for name, one in given.items()
+        if name in declared
+    ):
+        return False
+    module = str(frame.f_globals.get("__name__"))
+    for helper in HELPERS:
+        if (helper.module, helper.name) == (module, code.co_name):
+            try:
+                helper.defined(given)
+            except Exception:  # noqa: BLE001 - whatever it is, there is no value
+                return False
+    return True
+
+
+def _parameters(code: CodeType) -> tuple[str, ...]:
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def _is_tensor_type(declared: object) -> bool:
+    name = declared if isinstance(declared, str) else getattr(declared, "__name__", "")
+    return name.rpartition(".")[2] in {"Tensor", "FloatTensor", "TensorDict"}
+
+
+def _is_tensor(value: object) -> bool:
+    return hasattr(value, "batch_size") or hasattr(value, "requires_grad")
 
 
 def _decorated(function: Any) -> Any:

@@ -18,6 +18,7 @@ LEGACY_ACTOR = "verl/workers/actor/dp_actor.py"
 ENGINE_LOSSES = "verl/workers/utils/losses.py"
 ENGINE_PADDING = "verl/workers/utils/padding.py"
 QUEUE_TRAINER = "verl/trainer/ppo/v1/utils.py"
+TRAINER = "verl/trainer/ppo/ray_trainer.py"
 ON_POLICY = "on_policy"
 """A worker takes the new log-probabilities as the old ones if a step has one update."""
 
@@ -29,6 +30,9 @@ NESTED = "nested"
 
 SESSIONS = "sessions"
 """Only the last output of a session takes part in the advantages of its group; the others get the same."""
+
+TRAINER_STEPS = "trainer_steps"
+"""The trainer's steps that call workers are methods of its class, not part of its loop."""
 
 REJECTION_LEVELS, REJECTION_VETO = "rejection:levels", "rejection:veto"
 """Rollout correction rejects tokens by ratios of tokens and responses, or responses by their worst token."""
@@ -80,6 +84,7 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         ON_POLICY: _assigns(read(LEGACY_ACTOR) or "", "on_policy"),
         LOSS_SCALE_FACTOR: "config.loss_scale_factor" in (read(ENGINE_LOSSES) or ""),
         NESTED: "response_from_nested" in _functions(read(ENGINE_PADDING) or ""),
+        TRAINER_STEPS: "_update_actor" in _methods(read(TRAINER) or "", "RayPPOTrainer"),
         SESSIONS: "compute_advantage_for_multi_trajectories" in _functions(read(QUEUE_TRAINER) or ""),
     }
     differs = {
@@ -97,6 +102,11 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
 def _functions(source: str) -> dict[str, Function]:
     body = ast.parse(source).body
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def _methods(source: str, owner: str) -> frozenset[str]:
+    classes = [one for one in ast.parse(source).body if isinstance(one, ast.ClassDef) and one.name == owner]
+    return frozenset(node.name for one in classes for node in one.body if isinstance(node, ast.FunctionDef))
 
 
 def _assigns(source: str, name: str) -> bool:

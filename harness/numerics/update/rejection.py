@@ -126,18 +126,22 @@ REJECTIONS = (
         settings={"rollout_token_veto_threshold": VETO},
     ),
     _estimator("token", "k1", 1.5, 0.6),
-    _estimator("token", "k2", 0.12),
+    _estimator("token", "k2", 0.15),
     _estimator("token", "k3", 0.12),
-    _estimator("sum", "k1", 2.0, 0.3),
-    _estimator("sum", "k2", 1.0),
-    _estimator("sum", "k3", 1.0),
+    _estimator("sum", "k1", 2.4, 0.55),
+    _estimator("sum", "k2", 1.46),
+    _estimator("sum", "k3", 1.1),
     _estimator("mean", "k1", 1.15, 0.8),
     _estimator("mean", "k2", 0.15),
-    _estimator("mean", "k3", 0.15),
-    _estimator("max", "k2", 0.5),
-    _estimator("max", "k3", 0.5),
+    _estimator("mean", "k3", 0.17),
+    _estimator("max", "k2", 0.58),
+    _estimator("max", "k3", 0.28),
     _both(0.14),
     _reciprocal(_level("token", "token", 0.6, 1.5), 1.4),
     _reciprocal(_estimator("token", "k1", 1.5, 0.6), 1.4),
 )
-"""Bounds between the values of the case that uses them, so that each option keeps and rejects tokens."""
+"""Bounds between the values of the case that uses them, so that each option keeps and rejects tokens, and
+other ones than another estimator with the same bounds."""
+
+STORED_REJECTION = _estimator("token", "k1", 1.5, 0.6)
+"""The rejection whose mask a trainer with a transfer queue must store for the update."""

@@ -9,14 +9,32 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from harness.numerics.actor.actor_case import PROMPT, RESPONSE
-from harness.numerics.actor.verl_workers import ENGINE_WORKER, PADDING, EngineActor, Tensors
+from harness.numerics.actor.verl_workers import (
+    ENGINE_WORKER,
+    PADDING,
+    EngineActor,
+    Tensors,
+    with_whole_masks,
+)
+from harness.numerics.loss.verl_helpers import array
+from harness.numerics.update.trainer_glue import PaddedTrainer, QueueTrainer, trainer_method
+from harness.numerics.update.update_cases import UpdateCase, draw
+
+UPDATE_SETTINGS = ("temperature", "global_batch_size", "mini_batch_size", "epochs")
+"""Settings of an update that the trainer passes with the batch."""
 
 
 class EngineInWorker(EngineActor):
     """`TrainingWorker.infer_batch` and `train_mini_batch` on verl's engine, with batches as the trainer of
-    this release passes them. scheduled: after how many optimizer steps the learning rate was updated, for
-    each update of it. steps_made: returns the number of optimizer steps."""
+    this release passes them. trainer: verl's trainer, which calls the worker; None if the steps of this
+    release are no methods. scheduled: after how many optimizer steps the learning rate was updated, for each
+    update of it. steps_made: returns the number of optimizer steps. note: records a quantity.
+    blame: names a function that passed an incomplete batch."""
+
+    case: UpdateCase
 
     def __init__(self, model: Any, optimizer: Any, case: Any, device: str) -> None:
         super().__init__(model, optimizer, case, device)
@@ -25,22 +43,37 @@ class EngineInWorker(EngineActor):
         self.steps_made: Callable[[], int] = lambda: 0
         self.engine.lr_scheduler = SimpleNamespace(step=self._scheduled, get_last_lr=lambda: [0.0])
         self.worker = _plain_worker(self)
+        self.note: Callable[[str, Any], None] = lambda _name, _values: None
+        self.blame: Callable[[Any], None] = lambda _function: None
+        self.inferred = ""
+        mask = draw(case).attention_mask
+        self.lengths = np.stack([mask[:, :PROMPT].sum(axis=1), mask[:, PROMPT:].sum(axis=1)], axis=1)
+        self.trainer: PaddedTrainer | QueueTrainer | None = None
+        if trainer_method(self.nested, "_update_actor") is not None:
+            self.trainer = QueueTrainer(self, self._fields) if self.nested else PaddedTrainer(self)
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of the responses, (batch, response)."""
-        found = self._infer(tokens, calculate_entropy=True)
-        return found["log_probs"], found["entropy"]
+        if self.trainer is None:
+            return self._called("", tokens)
+        found = self.trainer.log_probs(tokens)
+        return padded(found[0]), padded(found[1])
 
     def reference_log_probs(self, tokens: Tensors) -> Any:
         """Log-probabilities as a reference policy computes them, without entropies."""
-        return self._infer(tokens, calculate_entropy=False)["log_probs"]
+        if self.trainer is None:
+            return self._called("reference_", tokens)[0]
+        self.inferred = "reference_"
+        return padded(self.trainer.reference_log_probs(tokens))
 
     def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
         """Run all mini-batches of one update; returns metrics as lists."""
-        utilities = import_module("verl.utils.tensordict_utils")
+        if self.trainer is not None:
+            self.trainer.update(tokens, targets)
+            return dict(self.worker.metrics)
         size = self.case.update.ppo_mini_batch_size * self.case.dp_size
         data = self._data({**tokens, **targets})
-        utilities.assign_non_tensor(
+        import_module("verl.utils.tensordict_utils").assign_non_tensor(
             data,
             calculate_entropy=self.case.update.entropy_coeff != 0.0,
             global_batch_size=size,
@@ -48,44 +81,101 @@ class EngineInWorker(EngineActor):
             epochs=self.case.epochs,
             seed=1,
             dataloader_kwargs={"shuffle": False},
-            disable_auto_offload=True,
             compute_loss=True,
         )
-        with _single_process():
-            self.worker.train_mini_batch(data)
+        self.train(data)
         return dict(self.worker.metrics)
 
-    def _infer(self, tokens: Tensors, *, calculate_entropy: bool) -> dict[str, Any]:
+    def infer(self, data: Any) -> Any:
+        """`TrainingWorker.infer_batch`, as the trainer calls it in the processes of the workers."""
         utilities = import_module("verl.utils.tensordict_utils")
-        data = self._data(tokens)
-        utilities.assign_non_tensor(
-            data, calculate_entropy=calculate_entropy, compute_loss=False, disable_auto_offload=True
+        self._note_settings(data, self.inferred, "temperature")
+        method = "_compute_ref_log_prob" if self.inferred else "_compute_old_log_prob"
+        if self._is_incomplete(data, "temperature") or (
+            self.trainer is not None and utilities.get(data, "compute_loss", True)
+        ):
+            self.blame(trainer_method(self.nested, method))
+        utilities.assign_non_tensor(data, disable_auto_offload=True)
+        output = self.worker.infer_batch(with_whole_masks(data))
+        for name in ("log_probs", "entropy"):
+            found = utilities.get(output, name)
+            if found is not None:
+                self.note(f"worker {self.inferred}{name.removesuffix('s')}", self._of_responses(found))
+        utilities.assign_non_tensor(output, metrics={"mfu": 0.0})
+        return output
+
+    def train(self, data: Any) -> Any:
+        """`TrainingWorker.train_mini_batch`, as the trainer calls it in the processes of the workers."""
+        utilities = import_module("verl.utils.tensordict_utils")
+        self._note_settings(data, "update ", *UPDATE_SETTINGS)
+        if self._is_incomplete(data, *UPDATE_SETTINGS):
+            self.blame(trainer_method(self.nested, "_update_actor"))
+        utilities.assign_non_tensor(data, disable_auto_offload=True)
+        with _single_process():
+            self.worker.train_mini_batch(with_whole_masks(data))
+        metrics = {name: list(found) for name, found in self.worker.metrics.items()}
+        return utilities.get_tensordict(
+            tensor_dict={}, non_tensor_dict={"metrics": {"mfu": [0.0], **metrics}}
         )
-        output = self.worker.infer_batch(data)
+
+    def _called(self, kind: str, tokens: Tensors) -> tuple[Any, Any]:
+        """Log-probabilities and entropies of a pass, where the trainer has no method for it."""
+        utilities = import_module("verl.utils.tensordict_utils")
+        self.inferred = kind
+        data = self._data(tokens)
+        utilities.assign_non_tensor(data, calculate_entropy=not kind, compute_loss=False)
+        output = self.infer(data)
+        found = [utilities.get(output, name) for name in ("log_probs", "entropy")]
         padding: Any = import_module(PADDING)
-        found = {name: utilities.get(output, name) for name in ("log_probs", "entropy")}
-        if self.nested:
-            mask = data["response_mask"]
-            return {
-                name: tensor if tensor is None else padded(padding.response_from_nested(tensor, mask))
-                for name, tensor in found.items()
-            }
-        return {
-            name: tensor if tensor is None else padding.no_padding_2_padding(tensor, data)
-            for name, tensor in found.items()
-        }
+
+        def restored(one: Any) -> Any:
+            if self.nested:
+                return padding.response_from_nested(one, data["response_mask"])
+            return padding.no_padding_2_padding(one, data)
+
+        first, second = (None if one is None else padded(restored(one)) for one in found)
+        return first, second
 
     def _data(self, tensors: Tensors) -> Any:
         """The batch. How it is split is configured in the worker."""
-        data = self._nested_batch(tensors) if self.nested else self.unpadded(tensors)
+        data = self.unpadded(tensors)
+        if self.nested:
+            fields = self._fields(tensors)
+            data = import_module("tensordict").TensorDict(fields, batch_size=[len(self.lengths)])
         import_module("verl.utils.tensordict_utils").assign_non_tensor(
             data, temperature=self.case.update.temperature
         )
         return data
 
-    def _nested_batch(self, tensors: Tensors) -> Any:
-        """The batch as the transfer queue of the trainer stores it, with advantages that the trainer made
-        nested."""
+    def _is_incomplete(self, data: Any, *settings: str) -> bool:
+        """Whether the trainer passed a batch that is not nested, or left out a setting."""
+        utilities = import_module("verl.utils.tensordict_utils")
+        is_nested = getattr(utilities.get(data, "input_ids"), "is_nested", False)
+        complete = is_nested and all(utilities.get(data, name) is not None for name in settings)
+        return self.trainer is not None and not complete
+
+    def _note_settings(self, data: Any, kind: str, *names: str) -> None:
+        """Record settings that the trainer passes with a batch for this kind of pass."""
+        utilities = import_module("verl.utils.tensordict_utils")
+        for name in names:
+            value = utilities.get(data, name)
+            if isinstance(value, (int, float)):
+                self.note(f"setting {kind}{name}", value)
+
+    def _of_responses(self, found: Any) -> Any:
+        """Outputs of all tokens, nested, as those that predict the response tokens, (batch, response).
+        Anything that is not one number for each token is recorded as it is."""
+        values = array(found)
+        ends = np.cumsum(self.lengths.sum(axis=1))
+        if values.shape != (ends[-1],):
+            return values
+        rows = np.zeros((len(ends), RESPONSE))
+        for row, (end, length) in enumerate(zip(ends, self.lengths[:, 1], strict=True)):
+            rows[row, :length] = values[end - length - 1 : end - 1]
+        return rows
+
+    def _fields(self, tensors: Tensors) -> dict[str, Any]:
+        """The fields of a batch as the transfer queue of the trainer stores them."""
         torch: Any = import_module("torch")
         mask = tensors["attention_mask"].bool()
         responses = mask[:, PROMPT:]
@@ -94,22 +184,15 @@ class EngineInWorker(EngineActor):
             of_rows = [row[own] for row, own in zip(tensor, kept, strict=True)]
             return torch.nested.as_nested_tensor(of_rows, layout=torch.jagged)
 
-        response_mask = rows(tensors["response_mask"], responses)
         fields = {
             "prompts": rows(tensors["input_ids"][:, :PROMPT], mask[:, :PROMPT]),
             "responses": rows(tensors["input_ids"][:, PROMPT:], responses),
-            "response_mask": response_mask,
-            "loss_mask": response_mask,
             "input_ids": rows(tensors["input_ids"], mask),
             "position_ids": rows(tensors["position_ids"], mask),
+            "loss_mask": rows(tensors["response_mask"], responses),
         }
-        to_nested = import_module(PADDING).response_to_nested
-        for name, tensor in tensors.items():
-            if name in {"advantages", "rollout_is_weights"}:
-                fields[name] = to_nested(tensor, response_mask)
-            elif name in {"old_log_probs", "ref_log_prob"}:
-                fields[name] = rows(tensor, responses)
-        return import_module("tensordict").TensorDict(fields, batch_size=[len(mask)])
+        of_responses = tensors.keys() - {"input_ids", "position_ids", "attention_mask"}
+        return fields | {name: rows(tensors[name], responses) for name in of_responses}
 
     def _scheduled(self) -> None:
         self.scheduled.append(self.steps_made())

@@ -157,6 +157,7 @@ CASES = (
     UpdateCase(
         name="sessions",
         update=replace(SETTINGS, temperature=0.9, kl_loss_type="abs"),
+        kl_in_reward=0.1,
         turns=True,
         nested=True,
         sessions=True,

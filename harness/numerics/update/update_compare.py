@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import PROMPT
+from harness.numerics.arithmetic.precision_contract import FP32
 from harness.numerics.loss.release_objectives import ReleaseObjective
-from harness.numerics.update.rejection import REJECTIONS
+from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION
 from harness.numerics.update.update_cases import (
     CASES,
     OTHER_MICRO_BATCHES,
@@ -39,8 +41,13 @@ MISSING = "it was not computed"
 COUNTED = ("parameter", "input_ids")
 """Quantities that are also wrong if fewer of them were recorded than there should be."""
 
-INFERRED = ("log_prob", "reference_log_prob", "entropy")
+SCORES = ("log_prob", "reference_log_prob", "entropy")
+WORKER = "worker "
+INFERRED = (*SCORES, *(f"{WORKER}{name}" for name in SCORES))
 """Quantities that the same function computes in a forward pass without and with gradients."""
+
+TERMS = ("policy_loss", "entropy_loss", "kl_loss")
+"""Terms of the loss. If one was not computed, the function that adds them did not call its function."""
 
 
 def judge_record(
@@ -109,8 +116,18 @@ class _Comparison:
         function that both call computes the first one."""
         places = self.record.places
         training = places.get("training_log_prob", "")
-        if any(one.quantity.startswith("training_") for one in self.wrong) and HELPER not in places:
-            return [replace(one, place=training) if one.quantity in INFERRED else one for one in self.wrong]
+        if HELPER in places:
+            return self.wrong
+        names = {one.quantity for one in self.wrong}
+        from_worker = self.record.count("worker log_prob") > 0
+        # Where the outputs of the worker are right, the trainer changed them.
+        inferred = {name for name in names & {*INFERRED} if not from_worker or WORKER in name} | {
+            name for name in names & {*SCORES} if f"{WORKER}{name}" in names
+        }
+        kinds = {"entropy" if name.endswith("entropy") else "log_prob" for name in inferred}
+        # What joins the outputs of micro-batches does the same to both kinds.
+        if len(kinds) == 1 or any(name.startswith("training_") for name in names):
+            return [replace(one, place=training) if one.quantity in inferred else one for one in self.wrong]
         return self.wrong
 
     def compare(self) -> None:
@@ -130,18 +147,21 @@ class _Comparison:
         advantages = (
             rewards if rewards is None else self._within("advantages", self.reference.advantages(rewards))
         )
-        for name, interval in zip(
-            ("log_prob", "entropy"), self.reference.scores(self.inputs.parameters, every), strict=True
-        ):
-            self._within(name, interval)
-            if name == "log_prob" and case.has_reference_policy:
-                self._within("reference_log_prob", interval)
+        self._settings()
+        log_prob, entropy = self.reference.scores(self.inputs.parameters, every)
+        for worker in (WORKER, "") if self.record.count("worker log_prob") else ("",):
+            self._within(f"{worker}log_prob", log_prob)
+            self._within(f"{worker}entropy", entropy)
+            if case.has_reference_policy:
+                self._within(f"{worker}reference_log_prob", log_prob)
         self._equal("inference_graph", np.array(0))
         if case.autocast:
             self._equal("autocast", np.array(1))
         self._rollout_correction()
         if advantages is None:
             return
+        if self.reference.nested and self.reference.has_trainer_steps and not self.reference.legacy:
+            self._stored(advantages)
         optimizer = AdamW(case.update.lr)
         parameters: dict[str, Any] = dict(self.inputs.parameters)
         for step in range(case.steps):
@@ -151,6 +171,7 @@ class _Comparison:
             parameters = after
         if not self.reference.legacy:
             self._equal("nested", np.array(self.reference.nested))
+            self._equal("trainer", np.array(self.reference.has_trainer_steps))
             self._equal("scheduler_steps", np.array([case.steps]))
         if self.record.count("parameter head") != case.steps:
             self._report(
@@ -159,6 +180,32 @@ class _Comparison:
                 BEFORE,
                 f"{self.record.count('parameter head')} optimizer steps were made, not {case.steps}",
             )
+
+    def _settings(self) -> None:
+        """Compare the settings that the trainer passed with its batches. What it left out has its effect on
+        other quantities."""
+        update = self.case.update
+        size = update.ppo_mini_batch_size * self.case.dp_size
+        expected = {
+            "temperature": update.temperature,
+            "global_batch_size": size,
+            "mini_batch_size": size,
+            "epochs": self.case.epochs,
+        }
+        for kind, name in product(("", "reference_", "update "), expected):
+            at = (0, 0) if kind.startswith("update") else (BEFORE, BEFORE)
+            if self.record.find(f"setting {kind}{name}", *at) is not None:
+                exact = np.array(float(expected[name]))
+                self._within(f"setting {kind}{name}", Interval.within(exact, 4 * FP32.unit * exact), *at)
+
+    def _stored(self, advantages: NDArray[Any]) -> None:
+        """Compare what the trainer stored for the update with what its functions returned."""
+        self._equal("stored advantages", advantages)
+        self._equal("stored response_mask", self.inputs.response_mask)
+        if self.case.weights:
+            kept, sure = STORED_REJECTION.kept(self.inputs)
+            self._equal("kept stored", kept, valid=sure)
+            self._equal("stored rollout_is_weights", self.weights)
 
     def _rollout_correction(self) -> None:
         """Compare rejections, weights, and the mask, which no case changes for the update."""
@@ -286,6 +333,8 @@ class _Comparison:
         self._arguments(*at, rows, new, advantages)
         terms = self.reference.loss_terms(new, entropies, advantages[rows], self.weights[rows], rows, step)
         self._within("policy_loss", terms.policy_loss, *at)
+        if self.record.find("policy_gradient", *at) is not None:
+            self._within("policy_gradient", Interval.around(terms.policy_gradient), *at)
         for name, interval in (("entropy_loss", terms.entropy_loss), ("kl_loss", terms.kl_loss)):
             if interval is not None:
                 self._within(name, interval, *at)
@@ -407,13 +456,18 @@ class _Comparison:
         return values if np.isfinite(values).all() else None
 
     def _report(self, name: str, step: int, micro: int, detail: str) -> None:
+        blamed = "loss" if detail == MISSING and name in TERMS else name
+        if (
+            name.startswith("gradient")
+            and step > 0
+            and not any("gradient" in one.quantity for one in self.wrong)
+        ):
+            # The gradient of the first step was right, so something of it was kept.
+            blamed = "kept gradient"
+        place = _place(self.record, blamed)
         where = [f"step {step + 1}"] if step != BEFORE else []
         where += [f"micro-batch {micro + 1}"] if micro != BEFORE else []
-        self.wrong.append(
-            WrongQuantity(
-                quantity=name, where=", ".join(where), detail=detail, place=_place(self.record, name)
-            )
-        )
+        self.wrong.append(WrongQuantity(quantity=name, where=", ".join(where), detail=detail, place=place))
 
 
 def _place(record: UpdateRecord, name: str) -> str:

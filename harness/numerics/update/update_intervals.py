@@ -20,7 +20,13 @@ from harness.numerics.loss.expected_result import ExpectedResult
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.formulas.softmax import entropies, log_probs
 from harness.numerics.loss.release_objectives import ReleaseObjective
-from harness.numerics.loss.verl_losses_source import LOSS_SCALE_FACTOR, NESTED, ON_POLICY, SESSIONS
+from harness.numerics.loss.verl_losses_source import (
+    LOSS_SCALE_FACTOR,
+    NESTED,
+    ON_POLICY,
+    SESSIONS,
+    TRAINER_STEPS,
+)
 from harness.numerics.update.update_cases import (
     BETAS,
     EPSILON,
@@ -70,12 +76,14 @@ class Interval:
 @dataclass(frozen=True, kw_only=True)
 class LossTerms:
     """The loss of a micro-batch: its terms as verl's functions return them, the loss that is differentiated,
-    and its gradients by log-probabilities and entropies (rows, response)."""
+    and its gradients by log-probabilities and entropies (rows, response). policy_gradient: that of the policy
+    loss alone, by log-probabilities."""
 
     policy_loss: Interval
     entropy_loss: Interval | None
     kl_loss: Interval | None
     loss: Interval
+    policy_gradient: Bounded
     by_log_prob: Bounded
     by_entropy: Array
 
@@ -207,6 +215,13 @@ class UpdateReference:
         return self.legacy and self.case.on_policy and ON_POLICY in self.objective.capabilities
 
     @property
+    def has_trainer_steps(self) -> bool:
+        """Whether the steps of the trainer of this release are methods, which can be run."""
+        if self.nested:
+            return self.knows_sessions
+        return TRAINER_STEPS in self.objective.capabilities
+
+    @property
     def weighted(self) -> bool:
         """Whether this release multiplies the losses of the case by rollout importance weights."""
         return self.case.weights and "rollout_is_weights" in self.objective.capabilities
@@ -271,6 +286,7 @@ class UpdateReference:
             policy_loss=_value(policy),
             entropy_loss=entropy_loss,
             kl_loss=kl_loss,
+            policy_gradient=_gradient(policy),
             loss=Interval(exact=value * scale, low=(low - slack) * scale, high=(high + slack) * scale),
             by_log_prob=by_log_prob * scale,
             by_entropy=by_entropy * scale,

@@ -22,6 +22,9 @@ HELPER = "helper"
 RAISED = "raised"
 """The place at which an exception was raised."""
 
+STEP = "step of the trainer"
+"""The place of the trainer's method that ran last."""
+
 BACKWARD = "backward"
 """The place at which the loss is differentiated."""
 

@@ -4,6 +4,7 @@ recorded."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,8 +23,9 @@ from harness.numerics.loss.trainer_functions import (
     has_module,
 )
 from harness.numerics.loss.verl_helpers import place_of, raised_in, watched_helpers
-from harness.numerics.update.rejection import REJECTIONS, Rejection
-from harness.numerics.update.training_worker import EngineInWorker, padded
+from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, Rejection
+from harness.numerics.update.trainer_glue import QUEUE_TRAINER, QueueTrainer, trainer_method
+from harness.numerics.update.training_worker import UPDATE_SETTINGS, EngineInWorker, padded
 from harness.numerics.update.update_cases import (
     KL_HORIZON,
     KL_RATIOS,
@@ -36,10 +38,12 @@ from harness.numerics.update.update_cases import (
     kl_target,
 )
 from harness.numerics.update.update_faults import UpdateFault
-from harness.numerics.update.update_record import BEFORE, HELPER, RAISED, Quantity, UpdateRecord
+from harness.numerics.update.update_record import BEFORE, HELPER, RAISED, STEP, Quantity, UpdateRecord
 
 LONGEST_ERROR = 300
 ROLLOUT_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
+STORED = ("advantages", "rollout_is_weights", "response_mask")
+"""What a trainer with a transfer queue stores of its own step."""
 
 
 @contextmanager
@@ -94,7 +98,7 @@ def run_case(
             _Run(case, draw(case), torch, device, path, recorder, modules).run()
     except Exception as raised:  # noqa: BLE001 - whatever verl raises is a verdict on it
         error = " ".join(f"{type(raised).__name__}: {raised}".split())[:LONGEST_ERROR]
-        recorder.places[RAISED] = raised_in(raised)
+        recorder.places[RAISED] = raised_in(raised) or recorder.places.get(STEP, "")
     return UpdateRecord(
         case=case.name,
         path=path,
@@ -132,8 +136,10 @@ class _Run:
         model = build_model(self.torch, self.inputs.parameters, self.device)
         optimizer = self.torch.optim.AdamW(model.parameters(), lr=case.update.lr)
         worker = worker_class(self.path)(model, optimizer, case, self.device.partition(":")[0])
+        if isinstance(worker, EngineInWorker):
+            worker.note, worker.blame = recorder.note, recorder.blame
         self._locate(worker)
-        advantages, mask, weights = self._trainer_step()
+        advantages, mask, weights = self._trainer_step(worker)
         tokens = {
             "input_ids": self._tensor(self.inputs.input_ids),
             "attention_mask": self._tensor(self.inputs.attention_mask),
@@ -168,6 +174,7 @@ class _Run:
         if isinstance(worker, EngineInWorker):
             recorder.note("scheduler_steps", np.array(worker.scheduled, dtype=np.int64))
             recorder.note("nested", np.int64(worker.nested))
+            recorder.note("trainer", np.int64(worker.trainer is not None))
 
     @contextmanager
     def _graphs_are_noted(self, model: Any) -> Iterator[None]:
@@ -207,7 +214,7 @@ class _Run:
         tensor = tensor.to(self.torch.float32) if tensor.dtype.is_floating_point else tensor
         return tensor.to(self.device)
 
-    def _trainer_step(self) -> tuple[Any, Any, Any]:
+    def _trainer_step(self, worker: Any) -> tuple[Any, Any, Any]:
         """Advantages, response mask and rollout weights, as the trainer computes them."""
         trainer: Any = import_module("verl.trainer.ppo.ray_trainer")
         core: Any = import_module("verl.trainer.ppo.core_algos")
@@ -232,27 +239,76 @@ class _Run:
         last = (mask.sum(-1, keepdim=True) - 1).clamp(min=0)
         scores.scatter_(1, last, self._tensor(inputs.rewards)[:, None])
         data.batch["token_level_scores"] = data.batch["token_level_rewards"] = scores
+        controller = None
         if case.kl_in_reward:
             controller = core.AdaptiveKLController(case.kl_in_reward, kl_target(inputs), KL_HORIZON)
-            data, _ = trainer.apply_kl_penalty(data, controller, kl_penalty="kl")
             recorder.at(trainer.apply_kl_penalty, "token_level_rewards", "kl_coefficient")
-            recorder.note("kl_coefficient", np.float64(controller.value))
             self._note_controller(core)
-        recorder.note("token_level_rewards", data.batch["token_level_rewards"])
-        data, weights = self._rollout_weights(data)
-        compute: Any = advantage_step()
-        arguments: dict[str, Any] = {
-            "adv_estimator": core.AdvantageEstimator.GRPO,
-            "norm_adv_by_std_in_grpo": case.norm_adv_by_std,
-        }
-        if "batch_keys" in inspect.signature(compute).parameters:
-            arguments["batch_keys"] = case.batch_keys
-        advantages = compute(data, **arguments).batch["advantages"]
-        recorder.note("sessions", np.int64("batch_keys" in arguments))
-        recorder.at(compute, "sessions")
-        recorder.note("advantages", advantages)
-        recorder.at(compute, "advantages")
+        queue = getattr(worker, "trainer", None)
+        if isinstance(queue, QueueTrainer):
+            advantages, weights = self._queue_step(queue, data, controller)
+        else:
+            advantages, weights = self._padded_step(data, controller)
+        if controller is not None:
+            recorder.note("kl_coefficient", np.float64(controller.value))
         return advantages, mask, weights
+
+    def _padded_step(self, data: Any, controller: Any) -> tuple[Any, Any]:
+        """Advantages and rollout weights, in the order of the loop of the trainer, which is no function."""
+        trainer: Any = import_module("verl.trainer.ppo.ray_trainer")
+        if controller is not None:
+            data, _ = trainer.apply_kl_penalty(data, controller, kl_penalty="kl")
+        data, weights = self._rollout_weights(data)
+        return self._advantages(data).batch["advantages"], weights
+
+    def _queue_step(self, trainer: QueueTrainer, data: Any, controller: Any) -> tuple[Any, Any]:
+        """Advantages and rollout weights, by the method of the trainer with a transfer queue."""
+        recorder, module = self.recorder, import_module(QUEUE_TRAINER)
+        names = ("responses", "attention_mask", "response_mask", "rollout_log_probs", "old_log_probs")
+        tensors = {name: data.batch[name] for name in names} | {"rm_scores": data.batch["token_level_scores"]}
+        tensors["input_ids"] = self._tensor(self.inputs.input_ids)
+        tensors["position_ids"] = self._tensor(self.inputs.position_ids)
+        if self.case.has_reference_policy:
+            tensors["ref_log_prob"] = data.batch["ref_log_prob"]
+        recorder.at(module.PPOTrainer._compute_advantage, *(f"stored {name}" for name in STORED))  # noqa: SLF001
+        recorder.at(module.PPOTrainer._compute_advantage, STEP)  # noqa: SLF001
+        uid = data.non_tensor_batch["uid"]
+        self._locate_correction(import_module(ROLLOUT_CORRECTION))
+        rejects = {**self._correction(), **STORED_REJECTION.settings} if self.case.weights else None
+        # With a rejection, or without any configuration of rollout correction.
+        first = trainer.advantages(tensors, uid, copy.deepcopy(controller), rejects)
+        if rejects:
+            recorder.note("kept stored", padded(first["response_mask"]))
+            recorder.at(module.PPOTrainer._compute_advantage, "kept stored")  # noqa: SLF001
+        with (
+            replaced(module, advantage_step().__name__, self._advantages),
+            replaced(module, "compute_rollout_correction_and_add_to_batch", self._corrected),
+        ):
+            stored = trainer.advantages(tensors, uid, controller, self._correction())
+        for name in STORED:
+            if name in stored:
+                recorder.note(f"stored {name}", padded(stored[name]))
+        weights = stored.get("rollout_is_weights")
+        return padded(stored["advantages"]), weights if weights is None else padded(weights)
+
+    def _advantages(self, data: Any, **given: Any) -> Any:
+        """Run the trainer's function of advantages, and record what it gets and returns. given: the arguments
+        of the trainer, if it is verl's that calls."""
+        core: Any = import_module("verl.trainer.ppo.core_algos")
+        compute, recorder = advantage_step(), self.recorder
+        recorder.note("token_level_rewards", data.batch["token_level_rewards"])
+        arguments: dict[str, Any] = given or {
+            "adv_estimator": core.AdvantageEstimator.GRPO,
+            "norm_adv_by_std_in_grpo": self.case.norm_adv_by_std,
+        }
+        knows_sessions = "batch_keys" in inspect.signature(compute).parameters
+        if not given and knows_sessions:
+            arguments["batch_keys"] = self.case.batch_keys
+        recorder.note("sessions", np.int64(knows_sessions))
+        recorder.at(compute, "sessions", "advantages")
+        found = compute(data, **arguments)
+        recorder.note("advantages", found.batch["advantages"])
+        return found
 
     def _note_controller(self, core: Any) -> None:
         """Record what the adaptive controller makes of KL divergences near to the target and far from it."""
@@ -270,30 +326,60 @@ class _Run:
         if not has_module(ROLLOUT_CORRECTION):
             return data, of_case
         correction: Any = import_module(ROLLOUT_CORRECTION)
-        # The default configuration has a threshold, but neither weights nor a rejection.
-        config = {"rollout_is": "token" if self.case.weights else None, "rollout_is_threshold": WEIGHT_LIMIT}
         recorder = self.recorder
-        both = correction.compute_rollout_correction_and_rejection_mask
-        recorder.at(both, "rollout_is_weights", "corrected_mask", "kept veto")
-        recorder.at(correction.compute_rollout_rejection_mask, "kept")
+        self._locate_correction(correction)
         for option in REJECTIONS if self.case.rejection else ():
             # Releases refuse options that they do not have. An option that one refuses wrongly is missing.
             with suppress(Exception):
                 rejected = self._rejected(correction, data, option)
                 recorder.note(f"kept {option.name}", rejected.batch["response_mask"])
-        data, _ = correction.compute_rollout_correction_and_add_to_batch(data, config)
+        data, _ = self._corrected(data, self._correction())
         weights = data.batch.get("rollout_is_weights", None)
-        if weights is not None:
-            recorder.note("rollout_is_weights", weights)
-        recorder.note("corrected_mask", data.batch["response_mask"])
         return data, weights if self.case.weights else None
+
+    def _corrected(self, data: Any, settings: Any) -> Any:
+        """The batch after rollout correction, and metrics; records what is used of the batch."""
+        correction: Any = import_module(ROLLOUT_CORRECTION)
+        found = correction.compute_rollout_correction_and_add_to_batch(data, settings)
+        batch = found[0].batch
+        if batch.get("rollout_is_weights", None) is not None:
+            self.recorder.note("rollout_is_weights", batch["rollout_is_weights"])
+        self.recorder.note("corrected_mask", batch["response_mask"])
+        return found
+
+    def _locate_correction(self, correction: Any) -> None:
+        """The functions that reject tokens and compute weights."""
+        both = correction.compute_rollout_correction_and_rejection_mask
+        self.recorder.at(both, "rollout_is_weights", "corrected_mask", "kept veto")
+        self.recorder.at(correction.compute_rollout_rejection_mask, "kept")
+
+    def _correction(self) -> dict[str, object]:
+        """The configuration of rollout correction. The default one has a threshold, but neither weights nor a
+        rejection."""
+        return {
+            "rollout_is": "token" if self.case.weights else None,
+            "rollout_is_threshold": WEIGHT_LIMIT,
+        }
 
     def _rejected(self, correction: Any, data: Any, option: Rejection) -> Any:
         """The batch after a rejection, without what is not needed for it."""
         needed = ("old_log_probs", "rollout_log_probs", "response_mask")
         batch = import_module("verl").DataProto.from_single_dict({name: data.batch[name] for name in needed})
         settings = {"rollout_is": None, "rollout_is_threshold": WEIGHT_LIMIT, **option.settings}
-        return correction.compute_rollout_correction_and_add_to_batch(batch, settings)[0]
+        reject = correction.compute_rollout_rejection_mask
+        expected = {name: value for name, value in option.settings.items() if name.startswith("rollout_rs")}
+        ratio = batch.batch["old_log_probs"] - batch.batch["rollout_log_probs"]
+
+        def watching(*args: Any, **kwargs: Any) -> Any:
+            given = inspect.signature(reject).bind(*args, **kwargs).arguments
+            same = all(given.get(name) == value for name, value in expected.items())
+            if not (same and self.torch.equal(given["log_ratio"], ratio)):
+                caller = correction.compute_rollout_correction_and_rejection_mask
+                self.recorder.at(caller, f"kept {option.name}")
+            return reject(*args, **kwargs)
+
+        with replaced(correction, "compute_rollout_rejection_mask", watching):
+            return correction.compute_rollout_correction_and_add_to_batch(batch, settings)[0]
 
     def _locate(self, worker: Any) -> None:
         """The functions of the worker that compute what is recorded around them."""
@@ -304,12 +390,16 @@ class _Run:
             recorder.at(actor.compute_log_prob, *inferred)
             forward = actor._forward_micro_batch  # noqa: SLF001 - verl's own name
             recorder.at(forward, "training_log_prob", "training_entropy", "model_input", "autocast")
-            recorder.at(actor.update_policy, "loss", "logits_gradient", "arguments", "training_mode")
+            recorder.at(actor.update_policy, "loss", "arguments", "training_mode", "kept gradient")
+            recorder.at(forward, "logits_gradient")
             recorder.at(actor._optimizer_step, "gradient", "gradient_norm", "parameter")  # noqa: SLF001
             return
-        recorder.at(type(worker.worker).train_mini_batch, "nested", "scheduler_steps")
+        recorder.at(type(worker.worker).train_mini_batch, "nested", "scheduler_steps", "trainer")
         engine = type(worker.engine)
-        recorder.at(self.modules[1].postprocess_batch_func, "log_prob", "reference_log_prob", "entropy")
+        names = ("log_prob", "reference_log_prob", "entropy")
+        both = (*names, *(f"worker {name}" for name in names))
+        recorder.at(self.modules[1].postprocess_batch_func, *both)
+        self._locate_trainer(worker)
         recorder.at(engine.infer_batch, "inference_graph")
         recorder.at(engine.forward_step, "autocast")
         recorder.at(engine.prepare_model_outputs, "training_log_prob", "training_entropy")
@@ -317,8 +407,21 @@ class _Run:
         recorder.at(engine.forward_backward_batch, "backward")
         recorder.at(engine.train_mode, "training_mode")
         losses: Any = modules[0]
-        recorder.at(losses.ppo_loss, "loss", "logits_gradient", "arguments")
+        recorder.at(losses.ppo_loss, "loss", "arguments")
+        recorder.at(engine.prepare_model_outputs, "logits_gradient")
+        recorder.at(engine.train_batch, "kept gradient")
         recorder.at(engine.optimizer_step, "gradient", "gradient_norm", "parameter")
+
+    def _locate_trainer(self, worker: EngineInWorker) -> None:
+        """The methods of the trainer that call the worker."""
+        for method, names in (
+            ("_compute_old_log_prob", ("log_prob", "entropy", "setting temperature")),
+            ("_compute_ref_log_prob", ("reference_log_prob", "setting reference_temperature")),
+            ("_update_actor", tuple(f"setting update {name}" for name in UPDATE_SETTINGS)),
+        ):
+            found = trainer_method(worker.nested, method)
+            if found is not None:
+                self.recorder.at(found, *names)
 
     def _watch(self, stack: ExitStack, model: Any, optimizer: Any) -> None:
         """Record what the worker's functions get and return, and the tensors of the model and optimizer."""
@@ -327,7 +430,7 @@ class _Run:
 
         def get_policy_loss(name: str) -> Callable[..., Any]:
             function = policy_losses(name)
-            recorder.at(function, "policy_loss")
+            recorder.at(function, "policy_loss", "policy_gradient")
 
             def policy_loss(**arguments: Any) -> Any:
                 recorder.note("training_log_prob", padded(arguments["log_prob"]))
@@ -336,6 +439,7 @@ class _Run:
                         recorder.note(f"argument {argument}", padded(arguments[argument]))
                 found = function(**arguments)
                 recorder.note("policy_loss", found[0])
+                self._note_policy_gradient(found[0], arguments["log_prob"])
                 return found
 
             return policy_loss
@@ -369,6 +473,13 @@ class _Run:
         ):
             stack.enter_context(replaced(worker, name, value))
         self._watch_torch(stack, model, optimizer)
+
+    def _note_policy_gradient(self, loss: Any, log_prob: Any) -> None:
+        """Record the gradient of the policy loss alone. The graph is kept for verl."""
+        if getattr(loss, "requires_grad", False) and not log_prob.is_nested:
+            (gradient,) = self.torch.autograd.grad(loss, log_prob, retain_graph=True, allow_unused=True)
+            if gradient is not None:
+                self.recorder.note("policy_gradient", padded(gradient))
 
     def _watch_torch(self, stack: ExitStack, model: Any, optimizer: Any) -> None:
         recorder = self.recorder

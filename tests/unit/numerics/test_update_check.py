@@ -82,6 +82,46 @@ def test_advantages_of_earlier_outputs_are_those_of_the_last_output_of_their_ses
     assert judged(own).wrong[0].quantity == "advantages"
 
 
+def test_a_trainer_that_changes_what_its_functions_or_workers_return_is_named():
+    """Rewards, advantages, weights and log-probabilities are right, and the trainer stores others."""
+    queue = RECORDS["0.9.1", "dynamic-packed"]
+    for name in ("stored advantages", "stored rollout_is_weights", "stored response_mask", "kept stored"):
+        first = judged(changed(queue, name, lambda values: values * 0)).wrong[0]
+        assert first.quantity == name
+        assert first.place.endswith("_compute_advantage")
+    lost = judged(changed(queue, "stored advantages", None)).wrong[0]
+    assert (lost.quantity, lost.detail) == ("stored advantages", "it was not computed")
+    first = judged(changed(ENGINE, "log_prob", lambda values: np.roll(values, 1, axis=-1))).wrong[0]
+    assert first.place.endswith("_compute_old_log_prob")
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("setting temperature", "_compute_old_log_prob"),
+        ("setting reference_temperature", "_compute_ref_log_prob"),
+        ("setting update temperature", "_update_actor"),
+        ("setting update mini_batch_size", "_update_actor"),
+        ("setting update epochs", "_update_actor"),
+    ],
+)
+def test_a_setting_that_the_trainer_passes_wrongly_is_named_with_its_method(name, method):
+    first = judged(changed(ENGINE, name, lambda values: values + 1)).wrong[0]
+    assert first.quantity == name
+    assert first.place.endswith(method)
+
+
+def test_a_release_whose_trainer_lost_its_steps_is_wrong():
+    wrong = judged(changed(ENGINE, "trainer", lambda values: values * 0)).wrong
+    assert [one.quantity for one in wrong] == ["trainer"]
+
+
+def test_a_gradient_that_is_wrong_although_the_loss_is_right_names_the_loss_function():
+    first = judged(changed(ENGINE, "policy_gradient", lambda values: values * 2)).wrong[0]
+    assert first.quantity == "policy_gradient"
+    assert "core_algos.py" in first.place
+
+
 def test_ranks_that_disagree_on_the_number_of_dynamic_micro_batches_are_wrong():
     merged = [one for one in DYNAMIC.quantities if (one.name, one.step) != ("input_ids", 0)]
     ids = [one for one in DYNAMIC.quantities if (one.name, one.step) == ("input_ids", 0)]
@@ -177,6 +217,7 @@ def test_a_gradient_that_is_kept_for_the_next_step_is_wrong():
     assert first is not None
     wrong = judged(changed(ENGINE, "gradient head", lambda values: values + first, step=1)).wrong
     assert (wrong[0].quantity, wrong[0].where) == ("gradient head", "step 2")
+    assert wrong[0].place.endswith("train_batch")
 
 
 def test_a_step_that_was_not_made_is_wrong():
@@ -237,8 +278,14 @@ def test_a_wrong_rejection_is_named_with_its_function():
     assert lost.detail == "it was not computed"
 
 
-def test_every_rejection_keeps_and_rejects_tokens():
+def test_every_rejection_keeps_and_rejects_tokens_other_than_another_estimator():
     inputs = draw(next(case for case in CASES if case.rejection))
+    estimators = [one for one in REJECTIONS if one.capability == REJECTION_ESTIMATORS]
+    for option in estimators:
+        for statistic in {"k1", "k2", "k3"} - {option.statistic}:
+            kept, sure = option.kept(inputs)
+            other, _ = replace(option, statistic=statistic).kept(inputs)
+            assert ((kept != other) & sure).any() or option.too, (option.name, statistic)
     for option in REJECTIONS:
         kept, sure = option.kept(inputs)
         assert 0 < kept.sum() < inputs.response_mask.sum(), option.name
@@ -301,6 +348,7 @@ def test_the_reference_agrees_with_differences_of_its_own_loss():
         entropy_loss=None,
         kl_loss=None,
         loss=nothing,
+        policy_gradient=Bounded.exact(weights, FP32),
         by_log_prob=Bounded.exact(weights, FP32),
         by_entropy=np.zeros_like(weights),
     )
@@ -412,14 +460,22 @@ def test_a_helper_that_is_wrong_is_named_instead_of_the_step():
 
 
 @pytest.mark.parametrize(
-    ("both", "name"), [(True, "prepare_model_outputs"), (False, "postprocess_batch_func")]
+    ("names", "function"),
+    [
+        (("log_prob", "entropy"), "_compute_old_log_prob"),
+        (("worker log_prob", "worker entropy", "log_prob", "entropy"), "postprocess_batch_func"),
+        (("worker log_prob", "log_prob"), "prepare_model_outputs"),
+        (("worker log_prob", "worker entropy", "training_log_prob"), "prepare_model_outputs"),
+    ],
 )
-def test_a_wrong_forward_pass_is_told_from_wrong_outputs_of_an_inference(both, name):
-    wrong = changed(ENGINE, "log_prob", lambda values: np.roll(values, 1, axis=-1))
-    if both:
-        wrong = changed(wrong, "training_log_prob", lambda values: np.roll(values, 1, axis=-1))
-    assert judged(wrong).wrong[0].quantity == "log_prob"
-    assert judged(wrong).wrong[0].place.endswith(name)
+def test_a_wrong_forward_pass_is_told_from_what_joins_and_passes_on_its_outputs(names, function):
+    """What joins micro-batches does the same to log-probabilities and entropies."""
+    wrong = ENGINE
+    for name in names:
+        wrong = changed(wrong, name, lambda values: np.roll(values, 1, axis=-1))
+    found = judged(wrong).wrong
+    assert found[0].quantity == names[0]
+    assert found[0].place.endswith(function)
 
 
 def test_a_missed_fault_is_inconclusive(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness.numerics.loss import verl_helpers
-from harness.numerics.loss.verl_helpers import HELPERS, watched_helpers
+from harness.numerics.loss.verl_helpers import HELPERS, raised_in, watched_helpers
 
 
 @pytest.fixture
@@ -124,3 +124,47 @@ def test_advantages_are_of_groups():
         "norm_adv_by_std_in_grpo": False,
     }
     assert helper.defined(arguments)[0].tolist() == [[-1, -1], [1, 0], [5, 5]]
+
+
+def test_a_right_value_with_a_wrong_gradient_is_named(modules):
+    torch = pytest.importorskip("torch")
+    home, user = modules
+
+    def detached(values, mask, axis=None):
+        return (values * mask).detach().sum() + 0 * values.sum()
+
+    def right(values, mask, axis=None):
+        return (values * mask).sum()
+
+    for function, expected in ((detached, [detached]), (right, [])):
+        home.masked_sum = user.masked_sum = function
+        wrong = []
+        values = torch.tensor(VALUES, requires_grad=True)
+        with watched_helpers(wrong.append):
+            user.masked_sum(values, torch.tensor(MASK))
+        assert wrong == expected
+
+
+def test_the_caller_is_named_if_a_function_gets_no_tensor_or_arguments_without_a_value(tmp_path, monkeypatch):
+    """Swapped arguments and an index that drops a row raise in the function that gets them."""
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl" / "called.py").write_text(
+        "class Tensor: pass\n"
+        "def typed(one: Tensor):\n    return one.shape\n"
+        "def logprobs_from_logits(logits, labels):\n    raise RuntimeError('sizes')\n"
+        "def calls_typed():\n    typed([1])\n"
+        "def calls_defined(labels):\n    logprobs_from_logits(NUMBERS, labels)\n"
+    )
+    source = (tmp_path / "verl" / "called.py").read_text()
+    numbers = np.zeros((2, 3))
+    space = {"__name__": verl_helpers.FUNCTIONAL, "NUMBERS": numbers}
+    exec(compile(source, str(tmp_path / "verl" / "called.py"), "exec"), space)
+
+    def place(name, *arguments):
+        with pytest.raises((AttributeError, RuntimeError)) as raised:
+            space[name](*arguments)
+        return raised_in(raised.value).rpartition(" ")[2]
+
+    assert place("calls_typed") == "calls_typed"
+    assert place("calls_defined", np.zeros((3, 2), dtype=int)) == "calls_defined"
+    assert place("calls_defined", np.zeros(2, dtype=int)) == "logprobs_from_logits"
