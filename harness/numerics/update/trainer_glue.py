@@ -181,7 +181,9 @@ class QueueTrainer:
     """`PPOTrainer` of `verl.trainer.ppo.v1`, whose batches are nested and pass through a transfer queue."""
 
     def __init__(self, workers: Workers, nested: Callable[[Tensors], Mapping[str, Any]]) -> None:
-        self.case, self.workers, self.nested = workers.case, workers, nested
+        self.case, self.workers = workers.case, workers
+        # The trainer has no device: workers move what they get, and return it to the host.
+        self.nested = lambda tensors: nested({name: one.cpu() for name, one in tensors.items()})
         self.queue = Queue(self.case.batch_keys)
         groups = _groups(self._infer, self._train)
         self.trainer = _trainer(QUEUE_TRAINER, "PPOTrainer", configuration(self.case), groups)
@@ -226,7 +228,7 @@ class QueueTrainer:
         self.queue.fields = stored
 
     def _infer(self, meta: Any) -> Any:
-        return self.queue.kv_batch_put(meta.keys, meta.partition_id, self.workers.infer(self._of(meta)))
+        return self.queue.kv_batch_put(meta.keys, meta.partition_id, self.workers.infer(self._of(meta)).cpu())
 
     def _train(self, meta: Any) -> Any:
         return self.workers.train(self._of(meta))
