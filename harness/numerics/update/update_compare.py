@@ -94,7 +94,8 @@ def judge_faults(
             LocatedUpdateFault(
                 fault=fault.id,
                 what=fault.what,
-                caught=first.startswith(fault.found_in) and (record.case, record.path) in clean,
+                caught=first.removeprefix(WORKER).startswith(fault.found_in)
+                and (record.case, record.path) in clean,
                 path=record.path,
                 found_in=first,
             )

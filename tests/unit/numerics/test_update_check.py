@@ -376,6 +376,9 @@ def test_faults_must_be_found_where_they_are():
     outcomes = [judged(ENGINE)]
     records = faulty()
     assert all(one.caught for one in judge_faults(records, outcomes, objective))
+    shift = next(one for one in records if one.fault == "response-shift")
+    in_worker = changed(shift, "worker log_prob", lambda values: values * 2 + 1)
+    assert judge_faults([in_worker], outcomes, objective)[0].caught
     undetected = [replace(records[0], quantities=ENGINE.quantities)]
     assert not judge_faults(undetected, outcomes, objective)[0].caught
     elsewhere = [changed(replace(ENGINE, fault="advantage-sign"), "loss", lambda values: -values)]
