@@ -181,9 +181,7 @@ class QueueTrainer:
     """`PPOTrainer` of `verl.trainer.ppo.v1`, whose batches are nested and pass through a transfer queue."""
 
     def __init__(self, workers: Workers, nested: Callable[[Tensors], Mapping[str, Any]]) -> None:
-        self.case, self.workers = workers.case, workers
-        # The trainer has no device: workers move what they get, and return it to the host.
-        self.nested = lambda tensors: nested({name: one.cpu() for name, one in tensors.items()})
+        self.case, self.workers, self.nested = workers.case, workers, nested
         self.queue = Queue(self.case.batch_keys)
         groups = _groups(self._infer, self._train)
         self.trainer = _trainer(QUEUE_TRAINER, "PPOTrainer", configuration(self.case), groups)
@@ -193,7 +191,7 @@ class QueueTrainer:
     ) -> Mapping[str, Any]:
         """The fields of the queue after the trainer computed rewards, corrections and advantages."""
         stacked = import_module("tensordict").NonTensorStack(*uid)
-        self.queue.fields = {**self.nested(tensors), "uid": stacked}
+        self.queue.fields = {**self._on_host(tensors), "uid": stacked}
         self.trainer.config = configuration(self.case, correction)
         self.trainer.kl_ctrl_in_reward = controller
         with self._queue_of_trainer():
@@ -217,12 +215,16 @@ class QueueTrainer:
         with self._step({**tokens, **targets}):
             self.trainer._update_actor(self.queue.meta(), {})  # noqa: SLF001 - verl's own name
 
+    def _on_host(self, tensors: Tensors) -> Mapping[str, Any]:
+        """Nested tensors. The trainer has no device: workers move what they get, and return it to the host."""
+        return self.nested({name: one.cpu() for name, one in tensors.items()})
+
     @contextmanager
     def _step(self, tensors: Tensors) -> Iterator[dict[str, Any]]:
         """The fields of the queue during one step, which also has the tensors. What the step stores is
         forgotten: a case gives the log-probabilities of earlier policies."""
         stored = self.queue.fields
-        self.queue.fields = {**self.nested(tensors), **stored}
+        self.queue.fields = {**self._on_host(tensors), **stored}
         with self._queue_of_trainer():
             yield self.queue.fields
         self.queue.fields = stored
