@@ -216,7 +216,7 @@ class QueueTrainer:
             self.trainer._update_actor(self.queue.meta(), {})  # noqa: SLF001 - verl's own name
 
     def _on_host(self, tensors: Tensors) -> Mapping[str, Any]:
-        """Nested tensors. The trainer has no device: workers move what they get, and return it to the host."""
+        """Nested tensors. The trainer has no device: workers move what they get, and return it."""
         return self.nested({name: one.cpu() for name, one in tensors.items()})
 
     @contextmanager
