@@ -68,7 +68,8 @@ def command(
     """Find settings in a launch script that fail, have no effect, or change the objective, each with a fix.
 
     Hydra composes the configuration of that verl (a release, or a commit that a mirror has) with the
-    overrides, and verl's own program is followed with it, without running anything. Of a folder, every *.sh
+    overrides, and verl's own program is followed with it, without running anything. With --cell and with
+    `--verl profile`, that verl has the patches of the matrix. Of a folder, every *.sh
     file that starts a training job is read, and with --diff only those that the change modified. --fix
     changes only words that are written out in a script, if one correction is plausible and lint finds nothing
     new with it. Exits with 1 if there is an error, and with 4 if settings were not compared or not read.
@@ -92,8 +93,12 @@ def command(
         return 0
     is_pinned = versions["verl"] == PROFILE and not cell
     groups = _by_verl(settings, targets, base) if is_pinned else {versions["verl"]: targets}
+    patched = is_pinned or bool(cell)
     requests = [
-        replace(_request(settings, scripts, base, cell, {**versions, "verl": verl}), skip_others=skip_others)
+        replace(
+            _request(settings, scripts, base, cell, {**versions, "verl": verl}, patched=patched),
+            skip_others=skip_others,
+        )
         for verl, scripts in groups.items()
     ]
     before = LintResult.of([request.result_at(base) for request in requests]) if base else nothing
@@ -141,12 +146,18 @@ def _request(
     base: str | None,
     cell: str | None,
     versions: Mapping[str, str | None],
+    *,
+    patched: bool,
 ) -> LintRequest:
-    """What to lint, with the versions that were given and the files of their verl."""
+    """What to lint, with the versions that were given and the files of their verl.
+
+    patched: whether verl has the patches of the matrix, as in a cell.
+    """
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
     from harness.workspace.linting.given_versions import lint_versions, tree_of_verl
     from harness.workspace.linting.lint_request import LintRequest
+    from harness.workspace.linting.patched_verl import with_patches
     from harness.workspace.planning.base_addresses import fetch_for_change
     from harness.workspace.planning.newest_verl import newest_verl
 
@@ -159,7 +170,18 @@ def _request(
     if "@" in used.get("verl", ""):
         fetch_for_change(settings, base, [used])
     releases = ReleaseFetcher(cache=settings.cache, command=run_quietly)
-    return LintRequest(paths=paths, versions=used, verl=tree_of_verl(used, releases))
+    tree = tree_of_verl(used, releases)
+    if tree is not None and patched:
+        found = with_patches(settings, used, tree)
+        tree = found.tree
+        if found.others:
+            names = f"{', '.join(found.others[:3])}{' ...' if len(found.others) > 3 else ''}"
+            click.echo(
+                f"warning: verl {used['verl']} is read without {len(found.others)} of the "
+                f"{len(found.applied) + len(found.others)} patches for it, which do not apply: {names}",
+                err=True,
+            )
+    return LintRequest(paths=paths, versions=used, verl=tree)
 
 
 def _print(result: LintResult, output: str, requests: Sequence[LintRequest] = ()) -> None:
