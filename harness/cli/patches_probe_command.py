@@ -42,7 +42,7 @@ def probe(
     *,
     as_json: bool,
 ) -> int:
-    """Check that the patches are in an installation, and that nobody edited their lines since.
+    """Check that patches are in an installation, and unedited.
 
     Each patch must be possible to undo, the last one first. `missing` means that it would still apply,
     `changed` that only a part of it is there or that its lines were edited later. Nothing is written.
