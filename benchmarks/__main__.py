@@ -62,6 +62,7 @@ BENCHMARKS = (
     "ray_cluster",
     "hardware_path",
     "device_faults",
+    "device_limits",
     "first_report",
     "main_job",
 )

@@ -338,17 +338,21 @@ def test_attention_with_a_mask_of_its_own() -> None:
     permitted(formula, torch.float32).require([attended(host.to(NPU))])
 
 
+# In the words of torch_npu, of torch, or of the simulated device.
+SAME_DEVICE = "same device|desired device NPU"
+
+
 def test_devices_are_not_mixed() -> None:
     device, host = torch.ones(3, device=NPU), torch.ones(3)
-    with pytest.raises(RuntimeError, match=r"same device.*aten::add"):
+    with pytest.raises(RuntimeError, match=SAME_DEVICE):
         device + host
-    with pytest.raises(RuntimeError, match=r"same device.*aten::cat"):
+    with pytest.raises(RuntimeError, match=SAME_DEVICE):
         torch.cat([device, host])
-    with pytest.raises(RuntimeError, match=r"same device.*aten::_foreach_add"):
+    with pytest.raises(RuntimeError, match=SAME_DEVICE):
         torch._foreach_add([device, device], [host, device])
-    with pytest.raises(RuntimeError, match=r"same device.*aten::add"):
+    with pytest.raises(RuntimeError, match=SAME_DEVICE):
         torch.add(device, device, out=host)
-    with pytest.raises(RuntimeError, match=r"same device.*aten::add"):
+    with pytest.raises(RuntimeError, match=SAME_DEVICE):
         torch.add(host, host, out=device)
     assert (torch.ones(3, device=NPU) + torch.tensor(1.0)).tolist() == [2, 2, 2]
 
@@ -459,7 +463,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     report = folder / "report.jsonl"
     out = launched(folder, PROGRAM, **CONFIGURED, NPU_SIM_REPORT=str(report))
     (line,) = (line for line in out.splitlines() if line.startswith("{"))
-    return {**json.loads(line), "report": json.loads(report.read_text())}
+    return {**json.loads(line), "report": json.loads(report.read_text().splitlines()[-1])}
 
 
 def test_soc_cann_version_and_a_hang_are_configured(configured: dict[str, Any]) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,45 +20,132 @@ import torch_npu  # noqa: E402 - needs the guards above
 
 from harness.devices.sim.operators.dispatch import make_kernel  # noqa: E402
 from harness.devices.sim.operators.schema_plan import plan_of  # noqa: E402
-from harness.devices.sim.refusals.refusal_table import RefusalTable, parse_table  # noqa: E402
+from harness.devices.sim.refusals.wheel_checks import SOCKET_VARIABLE, WheelChecks  # noqa: E402
 
 SIMULATION = overlay.installed()
 pytestmark = pytest.mark.skipif(SIMULATION is None, reason="only on the simulated device")
 NPU = torch.device("npu", 0)
 
 
-def kernel(table: RefusalTable) -> tuple[Any, Any]:
-    operator = torch.ops.aten.mm.default
-    machine = replace(SIMULATION.machine, refusals=table, interceptors=[], permissive=set())
-    return make_kernel(plan_of(operator, operator._schema), lambda *_args: torch.zeros(1), machine), machine
+CHECKS = SIMULATION.machine.checks if SIMULATION is not None else None
 
 
-def test_a_kernel_raises_the_error_of_the_wheel() -> None:
-    refused = {"aten::mm": [[["self", "mat2"], "int32", "TypeError", 0]]}
-    run, _machine = kernel(parse_table({"messages": ["no int"], "unknown": [], "refused": refused}))
-    whole, real = (torch.ones(1, device=NPU, dtype=dtype) for dtype in (torch.int32, torch.float32))
-    with pytest.raises(TypeError, match=r"no int \(refused by torch_npu's code for aten::mm\)"):
-        run(whole, whole)
-    # Only the measured combination is refused.
-    assert run(whole, real) is not None
-    assert run(real, real) is not None
+def test_calls_are_verified() -> None:
+    """Without the process that verifies, nothing below would mean anything."""
+    assert CHECKS is not None
+    assert CHECKS.permissive is not None
 
 
-def test_a_call_of_an_unknown_operator_is_recorded() -> None:
-    run, machine = kernel(RefusalTable(measured=True, unknown=frozenset({"aten::mm"})))
-    run(torch.ones(1, device=NPU), torch.ones(1, device=NPU))
-    assert machine.permissive == {"aten::mm"}
+X = torch.ones(3, 4)
 
 
-def test_refusals_of_this_release_are_refused() -> None:
-    if not SIMULATION.machine.refusals.measured:
-        pytest.skip("no table of refusals for this torch_npu")
-    x = torch.ones(3, 4, device=NPU)
-    with pytest.raises(RuntimeError, match="refused by torch_npu's code"):
-        torch.cdist(x.int(), x.int())
-    with pytest.raises(RuntimeError, match="refused by torch_npu's code"):
-        x.int().exponential_()
-    assert torch.cdist(x, x).shape == (3, 3)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        # What a data type, a shape, a layout or a number of heads makes torch_npu refuse.
+        pytest.param(lambda x: torch.cdist(x.int(), x.int()), "only supports floating", id="dtype"),
+        pytest.param(lambda x: x @ x, "shapes cannot be multiplied", id="shape"),
+        pytest.param(lambda x: x.sum(5), "out of range", id="dimension"),
+        pytest.param(
+            lambda x: torch_npu.npu_fusion_attention(*[x.view(1, 3, 4)] * 3, 1, "XYZ"),
+            "input_layout should be .*BSH.*ERR01001",
+            id="layout",
+        ),
+        pytest.param(
+            lambda x: torch_npu.npu_fusion_attention(*[x.view(1, 3, 4)] * 3, 0, "BSH"), "head", id="heads"
+        ),
+    ],
+)
+def test_the_code_of_torch_npu_refuses(call: Any, message: str) -> None:
+    for _time in range(2):
+        with pytest.raises((RuntimeError, IndexError), match=re.compile(message, re.DOTALL)):
+            call(X.to(NPU))
+
+
+def test_in_place_and_host_arguments_are_verified_too() -> None:
+    x = X.to(NPU)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        x.add_(torch.ones(2, device=NPU))
+    assert torch.equal(x.cpu(), X)
+    # Only the dimensionless tensor may be on the host.
+    assert (x + torch.tensor(2.0)).cpu().eq(3).all()
+    with pytest.raises(RuntimeError, match="same device"):
+        x + X
+
+
+def counting(kernel: Any = lambda *_args: None) -> tuple[Any, list[str | None], WheelChecks]:
+    noted: list[str | None] = []
+    checks = WheelChecks(os.environ[SOCKET_VARIABLE].partition(":")[0], noted.append)
+    return checks.checked("aten::mm", kernel), noted, checks
+
+
+def test_equal_calls_are_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, noted, checks = counting()
+    asked: list[str] = []
+    ask = checks._ask
+
+    def counted(*call: Any) -> Any:
+        asked.append(call[0])
+        return ask(*call)
+
+    monkeypatch.setattr(checks, "_ask", counted)
+    a, b = torch.ones(3, 4, device=NPU), torch.ones(4, 2, device=NPU)
+    for _time in range(3):
+        run(a, b)
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            run(a, a)
+    # A refusal is asked for again, because the message depends on more than what identifies the call.
+    assert (len(asked), noted, checks.permissive) == (4, [], [])
+
+
+def test_what_cannot_be_verified_is_noted_once() -> None:
+    run, noted, checks = counting()
+    for _time in range(2):
+        run(object())
+    assert (noted, checks.permissive) == (["aten::mm"], ["aten::mm"])
+    lost: list[str | None] = []
+    assert WheelChecks(None, lost.append).permissive is None
+    assert lost == [None]
+
+
+def test_a_process_that_crashes_leaves_the_operator_permissive() -> None:
+    run, noted, checks = counting()
+    x = torch.ones(2, 2, device=NPU)
+    run(x, x)
+    connection: Any = checks._connection
+    connection.send("no call")
+    with pytest.raises((EOFError, OSError)):
+        connection.recv()
+    run(torch.ones(3, 3, device=NPU), torch.ones(3, 3, device=NPU))
+    assert noted == ["aten::mm"]
+    other = checks.checked("aten::add.Tensor", lambda *_args: None)
+    with pytest.raises(RuntimeError, match="must match"):
+        other(torch.ones(2, device=NPU), torch.ones(3, device=NPU))
+
+
+def test_a_forked_process_has_a_connection_of_its_own() -> None:
+    script = """
+import os, torch, torch_npu
+def refused(x):
+    try:
+        x @ torch.ones(3, 4, device="npu")
+    except RuntimeError as error:
+        return "cannot be multiplied" in str(error)
+from harness.devices.sim.start import overlay
+checks = overlay.installed().machine.checks
+spec = ("aten::mm", (torch.ones(3, 4), torch.ones(3, 4)), {})
+assert checks._ask(*spec) is not None
+first = checks._connection
+if not os.fork():
+    assert checks._connection is None
+    os._exit(7 if checks._ask(*spec) is not None else 8)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+assert checks._connection is first and refused(torch.ones(3, 4, device="npu"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_results_grow_into_their_out_arguments() -> None:
@@ -70,10 +161,10 @@ def test_results_grow_into_their_out_arguments() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_types_that_the_cpu_lacks_are_rounded_from_float32(dtype: torch.dtype) -> None:
-    x = torch.arange(6.0).view(2, 3).to(dtype)
-    values = torch.linalg.svdvals(x.to(NPU))
+    x = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=dtype)
+    values = torch.linalg.inv(x.to(NPU))
     assert values.dtype is dtype
-    assert values.tolist() == torch.linalg.svdvals(x.float()).to(dtype).tolist()
+    assert values.tolist() == torch.linalg.inv(x.float()).to(dtype).tolist()
 
 
 def test_classes_can_be_int32() -> None:
@@ -163,5 +254,5 @@ def test_pending_collectives_are_waited_for_by_kernels() -> None:
         SIMULATION.machine, pending=SimpleNamespace(value=1), finish_stream=lambda: waited.append(True)
     )
     run = make_kernel(plan_of(operator, operator._schema), lambda *_args: torch.zeros(1), machine)
-    run(torch.ones(1, device=NPU), torch.ones(1, device=NPU))
+    run(torch.ones(1, 1, device=NPU), torch.ones(1, 1, device=NPU))
     assert waited == [True]

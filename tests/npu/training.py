@@ -126,10 +126,15 @@ def train(device: str, kind: Kind = KINDS["fp32"], *, steps: int = STEPS) -> lis
     """The loss of each step, the gradients of the last step and the parameters, on the host."""
     torch.manual_seed(0)
     model, tokens = Model().to(device, kind.dtype), drawn(device)
-    # foreach is set, because releases of torch_npu differ in its default.
+    # foreach is set, because releases of torch_npu differ in its default. They refuse it in float64.
     optimiser = (
         torch.optim.AdamW(
-            model.parameters(), lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY, foreach=True
+            model.parameters(),
+            lr=RATE,
+            betas=BETAS,
+            eps=EPSILON,
+            weight_decay=DECAY,
+            foreach=kind.dtype is not torch.float64,
         )
         if kind.adam
         else torch.optim.SGD(model.parameters(), lr=RATE)

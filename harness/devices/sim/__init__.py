@@ -14,7 +14,8 @@ process. Inside the cell:
 
 Environment variables, in addition to those of the runtime (see runtime_build/runtime/sim.h):
     NPU_SIM_FAULTS        faults to inject, see `faults/fault_spec.py`
-    NPU_SIM_REPORT        file to which each process appends a JSON line when it ends: the injected faults
+    NPU_SIM_REPORT        file to which each process appends JSON lines: calls that torch_npu may refuse,
+                          and when it ends the injected faults
     NPU_SIM_COUNT_CALLS   1 adds the number of calls of each operator to that report
     NPU_SIM_RNG           `device` (default) takes random numbers from the device's generators,
                           `host` from torch's CPU generator, as in a run on the CPU

@@ -13,7 +13,12 @@ import pytest
 
 from harness.devices.sim.runtime_build import compiler
 from harness.devices.sim.runtime_build import runtime_library as build_module
-from harness.devices.sim.runtime_build.runtime_library import MANIFEST, build_runtime, stub_source
+from harness.devices.sim.runtime_build.runtime_library import (
+    MANIFEST,
+    build_runtime,
+    operator_source,
+    stub_source,
+)
 from harness.devices.sim.runtime_build.wheel_symbols import expectations
 from harness.errors import InfrastructureError, InputError
 
@@ -314,8 +319,9 @@ def test_the_wheel_compiler_is_the_last_resort(tmp_path: Path, monkeypatch: pyte
 
 def test_a_symbol_that_is_no_c_name_is_refused() -> None:
     assert "long aclX(void)" in stub_source(["aclX"])
-    with pytest.raises(InputError, match="cannot be a C function"):
-        stub_source(["evil(){}"])
+    for source in (stub_source, operator_source):
+        with pytest.raises(InputError, match="cannot be a C function"):
+            source(["evil(){}"])
 
 
 def test_every_source_file_counts_for_the_digest() -> None:

@@ -13,10 +13,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harness.devices.sim.operators.aten_kernels import DEVICE_KEY
 from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Machine
 from harness.devices.sim.operators.schema_plan import OperatorPlan, plan_of
-from harness.devices.sim.operators.torch_internals import HOST, call_host_kernel, overload, override, schemas
+from harness.devices.sim.operators.torch_internals import (
+    DEVICE_KEY,
+    HOST,
+    call_host_kernel,
+    overload,
+    override,
+    schemas,
+)
 
 # These are not waited for, because waiting for a send before the other rank posts the receive would deadlock.
 # A fault therefore cannot change what they receive.

@@ -11,6 +11,7 @@ from harness.devices.sim.operators.dispatch import Machine, as_strict, make_kern
 from harness.devices.sim.operators.other_types import rounding_once
 from harness.devices.sim.operators.schema_plan import plan_of, returns_view
 from harness.devices.sim.operators.torch_internals import (
+    DEVICE_KEY,
     callable_of,
     decomposed,
     has_kernel,
@@ -21,7 +22,6 @@ from harness.devices.sim.operators.torch_internals import (
 from harness.devices.sim.references import device_kernels, recurrent
 from harness.devices.sim.references.matmul import matmul_backward
 
-DEVICE_KEY = "PrivateUse1"
 AUTOGRAD_KEY = "AutogradPrivateUse1"
 
 # Memory, metadata and transfers to and from the device: torch_npu's own C++ code does these with the runtime.

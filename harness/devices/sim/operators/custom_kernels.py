@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from harness.devices.sim.operators.aten_kernels import DEVICE_KEY, writing
+from harness.devices.sim.operators.aten_kernels import writing
 from harness.devices.sim.operators.dispatch import Machine, make_kernel
 from harness.devices.sim.operators.schema_plan import plan_of
-from harness.devices.sim.operators.torch_internals import overload, override, schema_of
+from harness.devices.sim.operators.torch_internals import DEVICE_KEY, overload, override, schema_of
 from harness.devices.sim.references import (
     activation,
     attention,

@@ -5,8 +5,7 @@ This is the hot path, so the kernel does most of its work in one function.
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,8 +13,7 @@ import torch
 
 from harness.devices.sim.operators.other_types import compute_otherwise
 from harness.devices.sim.operators.schema_plan import Args, Kwargs, OperatorPlan
-from harness.devices.sim.operators.torch_internals import HOST
-from harness.devices.sim.refusals.refusal_table import Refusal, RefusalTable
+from harness.devices.sim.operators.torch_internals import DEVICE_KEY, HOST, has_kernel
 
 DEVICE_TYPE = "npu"
 
@@ -35,6 +33,16 @@ class Pending(Protocol):
     value: int
 
 
+class Checks(Protocol):
+    """Wraps kernels so that they refuse what torch_npu refuses (`refusals.wheel_checks`)."""
+
+    def checked(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel of an operator that torch_npu implements."""
+
+    def unchecked(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel of an operator of another package, whose checks are not known."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """What kernels need to know about the simulated device.
@@ -44,8 +52,8 @@ class Machine:
     numbers. interceptors: at most one; may change between calls. devices: all devices of this process.
     current: returns the number of the current device. synchronise: waits for the device; None if waiting
     cannot fail. pending: its `value` is the number of collectives that are not done, in all streams.
-    finish_stream: waits for those of the current stream. refusals: what the wheel's own code refuses.
-    permissive: the called operators for which this is unknown.
+    finish_stream: waits for those of the current stream. checks: verifies calls by torch_npu's own code; None
+    to compute everything.
     """
 
     alias: Callable[[torch.Tensor], torch.Tensor]
@@ -55,8 +63,7 @@ class Machine:
     current: Callable[[], int]
     pending: Pending
     finish_stream: Callable[[], None]
-    refusals: RefusalTable
-    permissive: set[str] = field(default_factory=set)
+    checks: Checks | None = None
     interceptors: list[Interceptor] = field(default_factory=list)
     synchronise: Callable[[], None] | None = None
 
@@ -130,52 +137,11 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
 
 
 def as_strict(plan: OperatorPlan, run: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
-    """`run`, after what the wheel refuses for this operator was refused, or that nobody knows it recorded."""
-    if refusals := machine.refusals.of(plan.qualified):
-        run = _refusing(plan, run, refusals)
-    if machine.refusals.measured and machine.refusals.is_permissive(plan.qualified):
-        run = _permissive(plan, run, machine.permissive)
+    """`run`, after what torch_npu refuses for this operator was refused, or that nobody knows it noted."""
+    if machine.checks is not None and plan.name not in TO_HOST and has_kernel(plan.qualified, DEVICE_KEY):
+        wrap = machine.checks.checked if plan.of_torch_npu else machine.checks.unchecked
+        run = wrap(plan.qualified, run)
     return run
-
-
-def _refusing(
-    plan: OperatorPlan, kernel: Callable[..., Any], refusals: Sequence[Refusal]
-) -> Callable[..., Any]:
-    """A kernel that raises the wheel's error if all tensors among a refusal's arguments have its type."""
-    names = tuple(plan.by_name)
-    places = {name: position for name, (position, _many) in zip(names, plan.tensors, strict=True)}
-    by_arguments: dict[tuple[str, ...], dict[torch.dtype, Refusal]] = {}
-    for refusal in refusals:
-        by_arguments.setdefault(refusal.arguments, {})[getattr(torch, refusal.dtype)] = refusal
-    groups = [
-        ([(places[name], name) for name in arguments], by_type) for arguments, by_type in by_arguments.items()
-    ]
-
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        for arguments, by_type in groups:
-            found = {dtype for argument in arguments for dtype in _types(_argument(argument, args, kwargs))}
-            if len(found) == 1 and (refusal := by_type.get(next(iter(found)))) is not None:
-                error = getattr(builtins, refusal.error, RuntimeError)
-                raise error(f"{refusal.message} (refused by torch_npu's code for {plan.qualified})")
-        return kernel(*args, **kwargs)
-
-    return checked
-
-
-def _types(value: Any) -> Iterator[torch.dtype]:
-    for tensor in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(tensor, torch.Tensor):
-            yield tensor.dtype
-
-
-def _permissive(plan: OperatorPlan, kernel: Callable[..., Any], called: set[str]) -> Callable[..., Any]:
-    """A kernel that records its call, because nobody knows what the wheel refuses for it."""
-
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        called.add(plan.qualified)
-        return kernel(*args, **kwargs)
-
-    return recorded
 
 
 def _waiting(

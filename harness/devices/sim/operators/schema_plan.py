@@ -74,6 +74,11 @@ class OperatorPlan:
         return f"{self.name}.{self.overload}" if self.overload else self.name
 
     @property
+    def of_torch_npu(self) -> bool:
+        """Whether torch_npu implements the operator for the device, not another package."""
+        return self.name.partition("::")[0] in {"aten", "npu", "atb"}
+
+    @property
     def base(self) -> str:
         """The name without its namespace."""
         return self.name.partition("::")[2]

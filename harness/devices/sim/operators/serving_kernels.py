@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from harness.devices.sim.operators.aten_kernels import DEVICE_KEY, refusing_kernel
+from harness.devices.sim.operators.aten_kernels import refusing_kernel
 from harness.devices.sim.operators.custom_kernels import install_reference
 from harness.devices.sim.operators.dispatch import Machine
-from harness.devices.sim.operators.torch_internals import has_kernel, overload, override, schemas
+from harness.devices.sim.operators.torch_internals import DEVICE_KEY, has_kernel, overload, override, schemas
 from harness.devices.sim.references import (
     atb_attention,
     cache,

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from harness.devices.sim.operators.aten_kernels import DEVICE_KEY
 from harness.devices.sim.operators.dispatch import Machine
-from harness.devices.sim.operators.torch_internals import overload, override
+from harness.devices.sim.operators.torch_internals import DEVICE_KEY, overload, override
 
 # aclFormat: NCHW, NHWC, ND, NDHWC, NCDHW, NC, NCL. Casts among them change only the name of the layout.
 _BASE_FORMATS = frozenset({0, 1, 2, 27, 30, 35, 47})

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 HOST = torch.device("cpu")
+DEVICE_KEY = "PrivateUse1"
 
 current_autograd_node = torch._C._current_autograd_node
 neg_view = torch._neg_view
@@ -63,6 +64,11 @@ def decomposed(operator: Any) -> Callable[..., Any]:
         return operator._op_dk(key, *args, **kwargs)
 
     return run
+
+
+def call_kernel(operator: Any, key: str, *args: Any, **kwargs: Any) -> Any:
+    """Call the kernel that an OpOverload has for a dispatch key, whatever the arguments are."""
+    return operator._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
 
 
 def schema_of(operator: Any) -> Any:

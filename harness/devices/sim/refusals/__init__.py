@@ -1,5 +1,7 @@
-"""Data types that torch_npu's own code refuses, per release.
+"""The simulated device refuses what torch_npu's own code refuses, with its exceptions.
 
-`refusal_table.py` reads the tables, which `harness.devices.sim.probing` measures. The kernels of the
-simulated device refuse the same calls, with the wheel's message.
+Before a kernel computes a call of a new kind (other shapes, types, layouts, numbers of heads, ...),
+`wheel_checks.py` sends a description of it (`call_form.py`) to a process in which torch_npu has its own
+kernels and the operators of CANN do nothing (`check_server.py`). So the checks are those of the installed
+release. `permissive_calls.py` stores which calls could not be verified.
 """

@@ -30,6 +30,9 @@ case "$*" in
 esac
 """
 
+CHECKS_FOLDER, CHECKS_LIBRARY = "checks", "libopapi.so"
+"""In the folder of the runtime: the library of operators that succeed and do nothing."""
+
 
 def toolkit_folder(runtime: Path, cann: str) -> Path:
     """The folder of the toolkit of a CANN version, below the folder of the simulated runtime."""

@@ -6,13 +6,14 @@ import contextlib
 import functools
 import json
 import platform
+import re
 import shutil
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.devices.sim.runtime_build import cuda_stubs
-from harness.devices.sim.runtime_build.cann_toolkit import temporary_folder
+from harness.devices.sim.runtime_build.cann_toolkit import CHECKS_FOLDER, CHECKS_LIBRARY, temporary_folder
 from harness.devices.sim.runtime_build.compiler import compile_library, find_compiler, require_function_name
 from harness.devices.sim.runtime_build.wheel_symbols import (
     RUNTIME_SONAME,
@@ -37,7 +38,9 @@ OPENED_AT_CALL_TIME = (
     "libruntime.so",
 )
 
+_CHECKS = data_folder("devices/sim/runtime_build/checks")
 _RUNTIME = data_folder("devices/sim/runtime_build/runtime")
+_STUB = '#define SIM_STUB __attribute__((weak, visibility("default")))\n'
 _BUILD_PREFIX = ".build-"
 _ABANDONED_AFTER_S = 3600.0
 
@@ -65,7 +68,8 @@ def build_runtime(site_packages: Path, cache: Path, compiler: Sequence[str] | No
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(target.parent)
         with temporary_folder(_BUILD_PREFIX, target.parent) as work:
-            _build(expected, command, work, stub_source(expected.symbols))
+            _build(expected, command, work)
+            _build_checks(site_packages, command, work)
             _publish(work, target)
     except OSError as error:
         raise InfrastructureError(
@@ -99,9 +103,9 @@ def _digest(expected: Expectations) -> str:
     )[:32]
 
 
-def _build(expected: Expectations, compiler: Sequence[str], work: Path, stub_functions: str) -> None:
+def _build(expected: Expectations, compiler: Sequence[str], work: Path) -> None:
     stubs = work / "stubs.c"
-    stubs.write_text(stub_functions, encoding="utf-8")
+    stubs.write_text(stub_source(expected.symbols), encoding="utf-8")
     compile_library(compiler, [*sorted(_RUNTIME.glob("*.c")), stubs], work / RUNTIME_SONAME)
     for name in {*expected.sonames, *OPENED_AT_CALL_TIME} - {RUNTIME_SONAME}:
         # All names are links to one library. The loader loads it once and finds each symbol by any name.
@@ -132,24 +136,43 @@ def _build_absent_cuda(absent: cuda_stubs.AbsentCuda, compiler: Sequence[str], w
         (work / name).symlink_to(cuda_stubs.LIBRARY)
 
 
-def build_dry_runtime(site_packages: Path, target: Path) -> None:
-    """Build, in the new folder `target`, a runtime whose operators succeed and do nothing.
+def _build_checks(site_packages: Path, compiler: Sequence[str], work: Path) -> None:
+    """Build the library of operators that succeed and do nothing, which `refusals.check_server` loads."""
+    folder = work / CHECKS_FOLDER
+    folder.mkdir()
+    stubs = folder / "operators.c"
+    stubs.write_text(operator_source(sorted(operator_functions(site_packages))), encoding="utf-8")
+    # The runtime, which has the counter, is linked like a source.
+    sources = [*sorted(_CHECKS.glob("*.c")), stubs, work / RUNTIME_SONAME]
+    compile_library(compiler, sources, folder / CHECKS_LIBRARY)
 
-    torch_npu then runs all its own checks and returns tensors with arbitrary numbers. It is only for
-    measuring what the wheel refuses (`harness.devices.sim.probing`).
+
+def stub_source(symbols: Iterable[str]) -> str:
+    """C source of weak functions that return an error. The runtime's C files override some of them.
+
+    In a process that only verifies calls (`dry.c`), they succeed and do nothing.
     """
-    expected = expectations(site_packages)
-    wanted = {*expected.symbols, *operator_functions(site_packages)}
-    _build(expected, find_compiler(), target, stub_source(sorted(wanted), result=0))
-
-
-def stub_source(symbols: Iterable[str], result: int = STUB_ERROR) -> str:
-    """C source of weak functions that return `result`. The runtime's C files override some of them."""
     lines = []
     for name in symbols:
         require_function_name(name, "torch_npu")
-        lines.append(f"SIM_STUB long {name}(void) {{ return {result}; }}\n")
-    return '#define SIM_STUB __attribute__((weak, visibility("default")))\n' + "".join(lines)
+        lines.append(f"SIM_STUB long {name}(void) {{ return npu_sim_dry ? {_dry(name)} : {STUB_ERROR}; }}\n")
+    return f"extern int npu_sim_dry;\nstatic long sim_made;\n{_STUB}" + "".join(lines)
+
+
+def operator_source(symbols: Iterable[str]) -> str:
+    """C source of operators of CANN that succeed and do nothing, and of what torch_npu needs to call them."""
+    lines = []
+    for name in symbols:
+        require_function_name(name, "torch_npu")
+        counted = "npu_sim_reads++; " if name.startswith("aclGet") else ""
+        lines.append(f"SIM_STUB long {name}(void) {{ {counted}return {_dry(name)}; }}\n")
+    head = "#include <stdatomic.h>\nextern atomic_int npu_sim_reads;\nstatic long sim_made;\n"
+    return head + _STUB + "".join(lines)
+
+
+def _dry(name: str) -> str:
+    """What a function returns that does nothing: a pointer if it creates something, else success."""
+    return "(long)&sim_made" if re.match(r"aclCreate|aclopCreateAttr$", name) else "0"
 
 
 def _publish(work: Path, target: Path) -> None:

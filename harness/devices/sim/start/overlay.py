@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,20 +36,22 @@ def installed() -> Simulation | None:
     return _installed[0] if _installed else None
 
 
-def install(faults: Iterable[FaultSpec]) -> Simulation:
+def install(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> Simulation:
     """Install the CPU kernels and these faults, once per process. The runtime must be the simulated one.
+
+    note: called with operators for which it is unknown what torch_npu refuses, see `WheelChecks`.
 
     As with torch_npu alone, the device is initialised when it is used, so that forked processes can use it.
     """
     if not _installed:
-        _installed.append(_build(faults))
+        _installed.append(_build(faults, note))
     return _installed[0]
 
 
-def _build(faults: Iterable[FaultSpec]) -> Simulation:
+def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> Simulation:
     # Imported here because torch_npu must not be loaded before the runtime was checked.
     import torch
-    import torch_npu
+    import torch_npu  # noqa: F401
 
     from harness.devices.sim.collectives.collective_faults import intercept_collectives
     from harness.devices.sim.faults.fault_injection import FaultInjector
@@ -60,7 +62,7 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
     from harness.devices.sim.operators.random_numbers import random_source, use_host_generator
     from harness.devices.sim.operators.serving_kernels import install_serving
     from harness.devices.sim.operators.storage_formats import install_formats
-    from harness.devices.sim.refusals.refusal_table import refusal_table
+    from harness.devices.sim.refusals.wheel_checks import start_checks
 
     npu = torch.npu
     runtime = runtime_library()
@@ -75,6 +77,8 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
         if error := runtime.npu_sim_drain(stream):
             raise RuntimeError(f"a collective on this stream failed, error code is {error}")
 
+    # It forks, and the other process needs torch_npu's own kernels.
+    checks = start_checks(note)
     alias = alias_maker()
     machine = Machine(
         alias=alias,
@@ -89,7 +93,7 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
         synchronise=npu.synchronize if any(os.environ.get(name) for name in LATE_FAULTS) else None,
         pending=ctypes.c_int.in_dll(runtime, "npu_sim_pending"),
         finish_stream=finish_stream,
-        refusals=refusal_table(torch_npu.__version__),
+        checks=checks,
     )
     use_host_generator(npu)
     with warnings.catch_warnings():

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from harness.devices.sim.faults import fault_spec
 from harness.devices.sim.faults.fault_spec import FaultSpec
+from harness.devices.sim.refusals.permissive_calls import note_permissive
 from harness.devices.sim.runtime_build import cann_toolkit
 from harness.devices.sim.start import overlay, sim_probe
 from harness.devices.sim.start.sim_environment import REPORT_VARIABLE
@@ -97,13 +98,18 @@ def install(faults: Iterable[FaultSpec]) -> None:
 
     if overlay.installed() is not None:
         return  # A launched child of a launched program: the hook on torch_npu came first.
-    simulation = overlay.install(faults)
+    report = os.environ.get(REPORT_VARIABLE)
+
+    def note(operator: str | None) -> None:
+        if report:
+            note_permissive(Path(report), None if operator is None else [operator])
+
+    simulation = overlay.install(faults, note)
     if triton_interpreter.is_requested():
         triton_interpreter.install(simulation.machine)
     _provide_pyacl()
     cann_toolkit.offer_npu_smi()
     sim_probe.publish_facts()
-    report = os.environ.get(REPORT_VARIABLE)
     if report:
         atexit.register(_write_report, Path(report), simulation)
 
@@ -151,18 +157,8 @@ def _add_to_pythonpath(folder: Path, *, first: bool = False) -> None:
 
 
 def _write_report(path: Path, simulation: overlay.Simulation) -> None:
-    """Append one JSON line: the faults with their hits, the numbers of calls, and what was permissive.
-
-    permissive: the called operators for which it is unknown what torch_npu refuses; null if this is not known
-    for any operator of this torch_npu.
-    """
-    machine = simulation.machine
-    entry = {
-        "pid": os.getpid(),
-        "simulated": True,
-        "permissive": sorted(machine.permissive) if machine.refusals.measured else None,
-        **simulation.faults.report(),
-    }
+    """Append one JSON line: the faults with their hits, and the numbers of calls."""
+    entry = {"pid": os.getpid(), "simulated": True, **simulation.faults.report()}
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(entry) + "\n")
 

@@ -19,6 +19,7 @@
 #ifndef NPU_SIM_H
 #define NPU_SIM_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -63,6 +64,11 @@ static inline void *sim_device(const void *pointer) { return (void *)((uintptr_t
 static inline int sim_is_device(const void *pointer) { return ((uintptr_t)pointer & SIM_DEVICE_BIT) != 0; }
 
 int sim_current_device(void);
+
+extern SIM_API int npu_sim_dry;
+extern SIM_API atomic_int npu_sim_reads;
+/* Whether a process that only verifies calls need not copy this. Counts reads from the device. */
+int sim_skips_copy(const void *target, const void *source);
 
 /* Runs `run(argument)` in the stream's thread, after everything that was submitted to the stream before. The result is the
  * stream's error from then on, unless it is SIM_OK. */
