@@ -290,16 +290,37 @@ HELPERS = (
 @contextmanager
 def watched_helpers(wrong: Callable[[Any], None]) -> Iterator[None]:
     """Compare each call of a helper with its definition, wherever verl imported it; `wrong` gets the
-    function after a call with another result."""
+    function of a call with another result. Gradients are compared at the end, in calls of their own: in
+    between they would be part of what is measured."""
     users = [module for name, module in sys.modules.items() if name.startswith("verl.")]
+    calls: list[_Call] = []
     with ExitStack() as stack:
         for helper in HELPERS:
             if has_module(helper.module):
-                _watch(stack, helper, users, wrong)
+                _watch(stack, helper, users, wrong, calls)
         yield
+    for call in calls:
+        if _slopes_differ(call):
+            wrong(call.function)
 
 
-def _watch(stack: ExitStack, helper: Helper, users: list[ModuleType], wrong: Callable[[Any], None]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """A call of a helper with the right result. place: which of the accepted results it is."""
+
+    helper: Helper
+    function: Any
+    given: inspect.BoundArguments
+    place: int
+
+
+def _watch(
+    stack: ExitStack,
+    helper: Helper,
+    users: list[ModuleType],
+    wrong: Callable[[Any], None],
+    calls: list[_Call],
+) -> None:
     try:
         owner: Any = import_module(helper.module)
     except ImportError:
@@ -316,8 +337,17 @@ def _watch(stack: ExitStack, helper: Helper, users: list[ModuleType], wrong: Cal
     @functools.wraps(function)
     def watching(*args: Any, **kwargs: Any) -> Any:
         found = function(*args, **kwargs)
-        if _differs(helper, signature, args, kwargs, found):
+        try:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            values, accepted = helper.seen(found), helper.defined(given.arguments)
+        except Exception:  # noqa: BLE001 - a call that the definition does not cover says nothing
+            return found
+        place = next((place for place, one in enumerate(accepted) if _agrees(values, one)), None)
+        if place is None:
             wrong(function)
+        elif getattr(found, "requires_grad", False) and not _has_another_gradient(given.arguments):
+            calls.append(_Call(helper=helper, function=function, given=given, place=place))
         return found
 
     for holder in [owner] if classes else [owner, *users]:
@@ -326,36 +356,25 @@ def _watch(stack: ExitStack, helper: Helper, users: list[ModuleType], wrong: Cal
             stack.callback(setattr, holder, name, function)
 
 
-def _differs(
-    helper: Helper, signature: inspect.Signature, args: Any, kwargs: Mapping[str, Any], found: Any
-) -> bool:
-    try:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values, accepted = helper.seen(found), helper.defined(bound.arguments)
-    except Exception:  # noqa: BLE001 - a call that the definition does not cover says nothing
-        return False
-    right = next((place for place, one in enumerate(accepted) if _agrees(values, one)), None)
-    return right is None or _slopes_differ(helper, bound.arguments, found, right)
-
-
 def _agrees(values: NDArray[Any], defined: NDArray[Any]) -> bool:
     return values.shape == np.shape(defined) and np.allclose(
         np.where(np.isnan(defined), 0.0, values), np.nan_to_num(defined), rtol=ROUGH, atol=ROUGH
     )
 
 
-def _slopes_differ(helper: Helper, given: Arguments, found: Any, place: int) -> bool:
+def _slopes_differ(call: _Call) -> bool:
     """Whether the gradient of a result with right values is that of its definition, in one direction."""
-    inputs = {name: one for name, one in given.items() if getattr(one, "requires_grad", False)}
-    if not (inputs and getattr(found, "requires_grad", False)) or _has_another_gradient(given):
-        return False
-    if any(getattr(one, "_backward_hooks", None) for one in inputs.values()):
-        # They would record this gradient.
-        return False
+    given = dict(call.given.arguments)
+    inputs = {
+        name: one.detach().requires_grad_()
+        for name, one in given.items()
+        if getattr(one, "requires_grad", False)
+    }
     torch: Any = import_module("torch")
     try:
-        slopes = torch.autograd.grad(found.sum(), list(inputs.values()), retain_graph=True, allow_unused=True)
+        call.given.arguments.update(inputs)
+        found = call.function(*call.given.args, **call.given.kwargs)
+        slopes = torch.autograd.grad(found.sum(), list(inputs.values()), allow_unused=True)
         rng = np.random.default_rng(1)
         slope, moved = 0.0, []
         for one, gradient in zip(inputs.values(), slopes, strict=True):
@@ -366,7 +385,7 @@ def _slopes_differ(helper: Helper, given: Arguments, found: Any, place: int) -> 
         for sign in (1, -1):
             steps = zip(inputs.items(), moved, strict=True)
             there = {name: one.detach().cpu().double() + sign * step for (name, one), step in steps}
-            ends.append(float(np.nansum(helper.defined({**given, **there})[place])))
+            ends.append(float(np.nansum(call.helper.defined({**given, **there})[call.place])))
     except Exception:  # noqa: BLE001 - a gradient that cannot be computed here says nothing
         return False
     expected = (ends[0] - ends[1]) / (2 * STEP)

@@ -32,7 +32,7 @@ BASE_FORMATS = frozenset({0, 1, 2, 27, 30, 35, 47})
 # Errors that say nothing about the call: CANN has no such function, or it reported an error.
 _OF_THE_RUNTIME = re.compile(
     r"not in lib\w*opapi|libopapi\.so ?not found|GetOpApiFuncAddr|aclnn\w+ failed|call acl\w+ failed"
-    r"|CreateOperation failed|error code is \d{6}|ERR\d\d(?:100|004|005|006|007|008)\b"
+    r"|CreateOperation failed|error code is \d{6}|ERR\d\d(?:100|004|005|006|007|008)\b|(?:cann|CANN) version"
 )
 
 
@@ -106,8 +106,10 @@ def make_dry() -> Any:
     ctypes.c_int.in_dll(runtime, "npu_sim_dry").value = 1
     maps = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     loaded = next(Path(line.split(maxsplit=5)[5]) for line in maps if line.endswith("/" + RUNTIME_LIBRARY))
-    # The loader finds a loaded library by its soname, so torch_npu gets this one when it opens CANN's.
-    ctypes.CDLL(str(loaded.parent / CHECKS_FOLDER / CHECKS_LIBRARY))
+    checks = ctypes.CDLL(str(loaded.parent / CHECKS_FOLDER / CHECKS_LIBRARY))
+    if not checks.npu_sim_lead_lookups_here():
+        # torch_npu would not find the operators and could refuse what it accepts.
+        raise RuntimeError("the lookups of torch_npu cannot be led to the operators that do nothing")
     return ctypes.c_int.in_dll(runtime, "npu_sim_reads")
 
 
