@@ -13,6 +13,7 @@ import pytest
 
 from harness.devices.sim.runtime_build import compiler
 from harness.devices.sim.runtime_build import runtime_library as build_module
+from harness.devices.sim.runtime_build.cann_toolkit import CHECKS_FOLDER, CHECKS_LIBRARY
 from harness.devices.sim.runtime_build.runtime_library import (
     MANIFEST,
     build_runtime,
@@ -64,6 +65,36 @@ def test_the_sentinel_is_found_through_every_name(runtime: Path) -> None:
     assert {"libascendcl.so", "libhccl.so", "libopapi.so"} <= set(names)
     code = f"import ctypes\nprint([ctypes.CDLL(n).npu_sim_sentinel() for n in {names!r}])"
     assert run_on(runtime, code) == str([1] * len(names))
+
+
+LOOKS_UP = """
+#include <dlfcn.h>
+static void *library;
+int open_it(void) { library = dlopen("libopapi.so", RTLD_LAZY); return library != 0; }
+int has(const char *name) { return dlsym(library, name) != 0; }
+"""
+
+
+def test_operators_that_do_nothing_are_found_in_a_library_that_was_opened_before(
+    compile_c, runtime: Path, tmp_path: Path
+) -> None:
+    """torch_npu 2.9.0 opens it when it is imported, and refuses lists of groups if it finds no operator."""
+    looks_up = compile_c(LOOKS_UP, tmp_path / "torch_npu/lib/libtorch_npu.so")
+    other = compile_c(LOOKS_UP, tmp_path / "other/lib/libother.so")
+    code = f"""
+import ctypes
+for name in {[str(looks_up), str(other)]!r}:
+    library = ctypes.CDLL(name)
+    assert library.open_it()
+names = [b"aclnnInlined", b"aclNothing", b"other"]
+looks_up, other = (ctypes.CDLL(name) for name in {[str(looks_up), str(other)]!r})
+found = [[looks_up.has(name) for name in names]]
+checks = ctypes.CDLL({str(runtime / CHECKS_FOLDER / CHECKS_LIBRARY)!r})
+assert checks.npu_sim_lead_lookups_here() > 0
+found += [[library.has(name) for name in names] for library in (looks_up, other)]
+print(found)
+"""
+    assert run_on(runtime, code) == str([[0, 0, 0], [1, 0, 0], [0, 0, 0]])
 
 
 def test_a_stub_is_no_sentinel(compile_c, tmp_path: Path) -> None:
