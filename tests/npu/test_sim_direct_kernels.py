@@ -249,4 +249,5 @@ def test_slices_rows_and_caches_are_written_where_they_belong() -> None:
     rows = torch.zeros(4, 3, device=NPU)
     torch.ops.npu.npu_scatter_nd_update_(rows, torch.tensor([[2], [0]], device=NPU), drawn(2, 3).to(NPU))
     assert torch.equal(rows[[2, 0]].cpu(), drawn(2, 3))
-    assert torch.ops.npu.npu_slice(rows, [0, 1], [2, -1]).shape == (2, 2)
+    # Releases before 2.10 refuse the size -1.
+    assert torch.ops.npu.npu_slice(rows, [0, 1], [2, 2]).shape == (2, 2)
