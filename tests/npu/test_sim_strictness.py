@@ -256,3 +256,20 @@ def test_pending_collectives_are_waited_for_by_kernels() -> None:
     run = make_kernel(plan_of(operator, operator._schema), lambda *_args: torch.zeros(1), machine)
     run(torch.ones(1, 1, device=NPU), torch.ones(1, 1, device=NPU))
     assert waited == [True]
+
+
+def test_traced_calls_are_not_verified() -> None:
+    """`torch.compile` traces the kernels that torch_npu has for composite operators, with fake tensors."""
+    from torch._functorch.aot_autograd import aot_function, make_boxed_compiler
+
+    x, y = (torch.ones(2, 3, size, device=NPU) for size in (4, 5))
+    graphs: list[Any] = []
+
+    @make_boxed_compiler
+    def kept(graph: Any, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    traced = aot_function(lambda x, y: torch.matmul(x.transpose(1, 2), y).softmax(-1), kept)
+    assert torch.equal(traced(x, y).cpu(), torch.full((2, 4, 5), 0.2))
+    assert graphs

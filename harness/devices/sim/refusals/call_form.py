@@ -19,10 +19,16 @@ MOST_HOST_NUMBERS = 256
 _TRUE, _FALSE = ("bool", True), ("bool", False)
 _SAME = (int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 DEVICE_TYPE = "npu"
+#: What classes of tensors have that do not take the place of the kernels.
+_PLAIN: Any = torch.Tensor.__torch_dispatch__
 
 
 class NoFormError(Exception):
     """An argument cannot be described."""
+
+
+class TracedError(Exception):
+    """An argument has no numbers: the call is traced, for example by `torch.compile`, and not computed."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,8 @@ class CallSpec:
 
 
 def key_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
-    """What identifies a call of one operator. NoFormError for an argument of another kind."""
+    """What identifies a call of one operator. NoFormError for an argument of another kind, TracedError for a
+    call that is not computed."""
     if kwargs:
         return tuple(map(_key, args)), tuple((name, _key(value)) for name, value in kwargs.items())
     return tuple(map(_key, args))
@@ -72,6 +79,8 @@ def key_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
 
 def _key(value: Any) -> Hashable:
     if isinstance(value, torch.Tensor):
+        if type(value).__torch_dispatch__ is not _PLAIN:
+            raise TracedError
         if not value.is_cpu:
             return value.shape, value.stride(), value.dtype, value.get_device()
         if not value.dim():
@@ -92,6 +101,8 @@ def _key(value: Any) -> Hashable:
         return _range(value.real), _range(value.imag)
     if isinstance(value, torch.Generator):
         return str(value.device)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise TracedError
     raise NoFormError(kind.__name__)
 
 

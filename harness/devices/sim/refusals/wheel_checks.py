@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from harness.cell_program.torch_device import package_version
-from harness.devices.sim.refusals.call_form import NoFormError, key_of, spec_of
+from harness.devices.sim.refusals.call_form import NoFormError, TracedError, key_of, spec_of
 from harness.devices.sim.refusals.check_server import Answer, Refused, Unknown, serve
 from harness.digest import digest_json
 
@@ -69,6 +69,8 @@ class WheelChecks:
         def run(*args: Any, **kwargs: Any) -> Any:
             try:
                 key = key_of(args, kwargs)
+            except TracedError:
+                return kernel(*args, **kwargs)
             except NoFormError:
                 self.pass_over(name)
                 return kernel(*args, **kwargs)
