@@ -59,7 +59,7 @@ def test_failures_of_a_stack_are_compared_with_their_causes(checkout, capsys):
     assert [one["found"] for one in found] == ["nccl"] * 4 + ["glibcxx"]
 
 
-@pytest.mark.parametrize(("stack", "code"), [("gspo-async", 3), ("gspo-nothing", 2)])
+@pytest.mark.parametrize(("stack", "code"), [("verl-0-9-0-to-0-9-1", 3), ("gspo-nothing", 2)])
 def test_a_stack_without_failures_is_no_pass(checkout, capsys, stack, code):
     assert run(checkout, "triage", "--stack", stack) == code
     assert stack in capsys.readouterr().err
