@@ -68,6 +68,7 @@ def cluster() -> Iterator[Any]:
     # Ray looks for pyACL as soon as a node has NPUs, and says that there is none.
     logging.getLogger("ray._private.accelerators.npu").setLevel(logging.CRITICAL)
     import ray._private.services as services
+    from ray._private import utils
     from ray.cluster_utils import Cluster
 
     class PatientCluster(Cluster):
@@ -80,6 +81,8 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patched, temporary_folder(Path("/tmp")) as folder:
         patched.setattr(services, "get_node", patient(services.get_node))
         head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": str(folder / "ray")}
+        # On a new machine Ray's own folder does not exist, and a cluster with another one does not make it.
+        Path(utils.get_ray_address_file(None)).parent.mkdir(exist_ok=True)
         made = PatientCluster(initialize_head=True, head_node_args=head)
         for _ in range(3):
             made.add_node(num_cpus=2, resources=CARDS)
