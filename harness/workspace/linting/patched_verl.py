@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.patchstack.apply.classify import classify, read_patch
+from harness.patchstack.apply.classify import read_patch
+from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.patchstack.apply.stack_apply import apply_stack
 from harness.settings import Settings
-from harness.sources.tree import OverlayTree, Tree, TreeFile
+from harness.sources.tree import OverlayTree, Tree
 from harness.workspace.planning.open_plan import open_matrix, patch_sources
 
 
@@ -27,13 +29,13 @@ def with_patches(settings: Settings, versions: Mapping[str, str], verl: Tree) ->
     the check `patches`.
     """
     selected = patch_sources(settings, open_matrix(settings)).select("verl", versions)
-    changes: dict[str, TreeFile | None] = {}
-    applied: list[str] = []
-    others: list[str] = []
-    for patch in (one for one in selected if one.unread is None):
-        verdict = classify(read_patch(patch.id, patch.data), OverlayTree(base=verl, changes=changes))
-        (applied if verdict.verdict.applies else others).append(patch.id)
-        if verdict.verdict.applies:
-            changes.update(verdict.files)
-    tree = OverlayTree(base=verl, changes=changes) if changes else verl
-    return PatchedVerl(tree=tree, applied=tuple(applied), others=tuple(others))
+    known = [read_patch(patch.id, patch.data) for patch in selected if patch.unread is None]
+    verdicts = apply_stack(verl, known).verdicts
+    fitting = [one for one in verdicts if one.verdict.applies]
+    changes = {path: file for one in fitting for path, file in one.files.items()}
+    missing = (one for one in verdicts if one.verdict is not PatchVerdict.ALREADY_UPSTREAM)
+    return PatchedVerl(
+        tree=OverlayTree(base=verl, changes=changes) if changes else verl,
+        applied=tuple(one.patch for one in fitting),
+        others=tuple(one.patch for one in missing if not one.verdict.applies),
+    )

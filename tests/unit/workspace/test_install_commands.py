@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
 from click.testing import CliRunner
+from git_command import commit_all, git
 
 from harness.cli.app import app
 from harness.matrix.reading.load_matrix import load_matrix
@@ -42,19 +42,8 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def git(root: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "protocol.file.allow=always")
-    return subprocess.run(
-        ["git", *who, "-C", str(root), *arguments], check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
 def committed(root: Path, files: dict[str, str]) -> str:
-    write(root, files)
-    git(root, "init", "-q", "-b", "main")
-    git(root, "add", ".")
-    git(root, "commit", "-qm", "one")
-    return git(root, "rev-parse", "HEAD")
+    return commit_all(write(root, files))
 
 
 @pytest.fixture
