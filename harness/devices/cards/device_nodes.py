@@ -42,6 +42,19 @@ def card_nodes(visible: str, dev: Path = DEV) -> tuple[tuple[str, ...], str]:
     return tuple(map(str, passed)), ",".join(str(ascending.index(card)) for card in cards)
 
 
+def divided_cards(dev: Path = DEV) -> dict[int, tuple[str, ...]]:
+    """davinci number of each card that is divided into virtual NPUs -> the nodes of these, `vdavinciM`.
+
+    M is 100 to 115 for card 0, 116 to 131 for card 1, and so on ("create-vnpu" in the guide to npu-smi).
+    """
+    found: dict[int, list[str]] = {}
+    for entry in sorted(dev.glob("vdavinci*")):
+        match = re.fullmatch(r"vdavinci(\d{3,6})", entry.name)
+        if match:
+            found.setdefault((int(match.group(1)) - 100) // 16, []).append(entry.name)
+    return {card: tuple(names) for card, names in found.items()}
+
+
 def node_groups(nodes: Sequence[str]) -> tuple[int, ...]:
     """The groups that may use the nodes: a user who is not root needs them in a container too.
 
@@ -50,16 +63,22 @@ def node_groups(nodes: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted({Path(node).stat().st_gid for node in nodes if Path(node).exists()}))
 
 
-def why_not_open(dev: Path = DEV) -> str:
-    """Why this user may not open the first manager node, "" if he may or there is none."""
-    node = dev / MANAGER_NODES[0]
+def why_not_open(node: Path) -> str:
+    """Why this user may not open an existing node, "" if he may.
+
+    Also root may not where the rules of a container (its cgroup) do not allow the device.
+    """
     if not node.exists() or os.access(node, os.R_OK | os.W_OK):
         return ""
-    number = node.stat().st_gid
+    facts = node.stat()
+    if os.geteuid() == 0:
+        return f"{node} may not be opened in this container"
     try:
-        group = grp.getgrgid(number).gr_name
+        group = grp.getgrgid(facts.st_gid).gr_name
     except KeyError:
-        group = str(number)
+        group = str(facts.st_gid)
+    if facts.st_gid in {os.getegid(), *os.getgroups()} and facts.st_mode & 0o060 == 0o060:
+        return f"{node} may not be opened in this container"
     return f"this user may not open {node}, which belongs to the group {group}"
 
 

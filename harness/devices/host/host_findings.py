@@ -112,10 +112,11 @@ def _simulated(host: HostReport, *, zig: bool) -> HostFinding:
 def _npu(host: HostReport) -> HostFinding:
     if host.npu is None and not host.npu_error:
         return _limited("NPU", "no NPU was found; cells that need hardware cannot run here")
-    total = len(host.npu.chips) if host.npu else len(host.davinci)
+    total = len(host.own_chips) if host.npu else len(host.own_cards)
     known = [host.soc or "unknown SoC", f"driver {host.driver or 'unknown'}"]
     what = f"{len(host.usable_chips)} of {total} chips usable, {', '.join(known)}, "
     what += f"CANN {host.cann or 'not installed'}"
+    what += f", of the cards that {host.assigned.by} assigns to this job" if host.assigned else ""
     problems = _problems(host)
     if not problems:
         return _ok("NPU", what)
@@ -136,9 +137,22 @@ def why_no_card(host: HostReport) -> str:
 def _problems(host: HostReport) -> list[tuple[str, str]]:
     """What keeps cards from being used, and what to do."""
     problems = []
-    if host.not_open:
+    closed = [why for card, why in host.closed.items() if card in host.own_cards]
+    if host.not_open or closed:
+        # The driver's installer gives all nodes to one group, so one of them says it for all.
+        what = host.not_open or f"{closed[0]}{f' (and {len(closed) - 1} others)' if closed[1:] else ''}"
         fix = "add this user to that group (usermod -aG GROUP USER) and log in again, or pass --group-add"
-        problems.append((host.not_open, fix))
+        problems.append((what, fix if "group" in what else "pass the node into it with --device"))
+    divided = [
+        f"{card} ({', '.join(nodes)})" for card, nodes in host.divided.items() if card in host.own_cards
+    ]
+    if divided:
+        fix = "pass a virtual NPU into a container (--device /dev/vdavinciN:/dev/davinciN) and run there, or "
+        fix += "remove them with `npu-smi set -t destroy-vnpu`"
+        problems.append((f"divided into virtual NPUs: {'; '.join(divided)}", fix))
+    if host.assigned and not host.assigned.cards:
+        fix = "name cards of this host in these variables, or unset them"
+        problems.append((f"{host.assigned.by} names no card of this host", fix))
     if host.npu_error:
         problems.append((host.npu_error, host.npu_fix or "check the driver with `npu-smi info`"))
     if host.missing_nodes:
@@ -150,10 +164,16 @@ def _problems(host: HostReport) -> list[tuple[str, str]]:
 
 def _card_problems(host: HostReport, npu: NpuReport) -> list[tuple[str, str]]:
     """Each problem with the cards that have it, and what to do."""
-    unhealthy = [f"{chip.index} ({chip.health})" for chip in npu.chips if not chip.healthy]
-    used = [f"{process.card}/{process.chip} by pid {process.pid}" for process in npu.processes]
+    own = host.own_chips
+    places = {(chip.card, chip.chip) for chip in npu.chips} - {(chip.card, chip.chip) for chip in own}
+    unhealthy = [f"{chip.index} ({chip.health})" for chip in own if not chip.healthy]
+    used = [
+        f"{process.card}/{process.chip} by pid {process.pid}"
+        for process in npu.processes
+        if (process.card, process.chip) not in places
+    ]
     others = [f"{chip.index} ({chip.name})" for chip in host.other_chips]
-    nodeless = [str(chip.index) for chip in npu.chips if chip.index not in host.davinci]
+    nodeless = [str(chip.index) for chip in own if chip.index not in host.davinci]
     silent = [str(card) for card in npu.silent]
     problems = []
     if not npu.chips and not silent:
@@ -174,9 +194,9 @@ def _card_problems(host: HostReport, npu: NpuReport) -> list[tuple[str, str]]:
     if others:
         fix = "a host offers chips of one family; run on the others by making only their nodes visible"
         problems.append((f"of another family: {', '.join(others)}", fix))
-    if npu.chips and not host.soc:
+    if own and not host.soc:
         fix = "report this chip name in an issue of npu-matrix"
-        problems.append((f"unknown chip name {npu.chips[0].name!r}", fix))
+        problems.append((f"unknown chip name {own[0].name!r}", fix))
     return problems
 
 

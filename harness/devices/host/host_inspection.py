@@ -8,14 +8,16 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.cell_program.cann_version import cann_folders, installed_version, version_in
+from harness.devices.cards.assigned_cards import AssignedCards, assigned_cards
 from harness.devices.cards.device_nodes import (
     FEWER_NODES,
     MANAGER_NODES,
     davinci_numbers,
+    divided_cards,
     why_not_open,
 )
 from harness.devices.cards.driver_files import (
@@ -76,7 +78,9 @@ class HostReport:
     npu: the output of npu-smi, None when there is none. npu_error, npu_fix: why the cards cannot be used, and
     what to do. unread: npu-smi fails, but programs may use the cards. pci_soc: the SoC family on the PCI bus.
     davinci: numbers of the device nodes. missing_nodes: manager nodes that do not exist.
-    not_open: why this user may not use the nodes. driver: the driver's version, known even if npu-smi fails.
+    not_open: why this user may not use the manager nodes. closed: davinci number -> why this user may not
+    open that card. divided: davinci number -> its virtual NPUs, which cannot be used together with the card.
+    assigned: the cards of this job, None if it may use all. driver: its version, known even if npu-smi fails.
     passthrough: whether cards can be passed into containers, None on a host without cards. shm_bytes: size of
     the shared memory, None if it is unknown. machine: the architecture, such as `aarch64`; "" if any will do.
     """
@@ -89,6 +93,9 @@ class HostReport:
     davinci: tuple[int, ...]
     missing_nodes: tuple[str, ...]
     not_open: str = ""
+    closed: Mapping[int, str] = field(default_factory=dict)
+    divided: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    assigned: AssignedCards | None = None
     driver: str = ""
     passthrough: CardPassthrough | None = None
     cann: str
@@ -101,33 +108,45 @@ class HostReport:
 
     @property
     def usable_chips(self) -> tuple[int, ...]:
-        """davinci numbers of healthy chips of `soc` that have a device node and that no process uses.
+        """davinci numbers of this job's healthy chips of `soc` that have a device node, which this user may
+        open, and that no process uses.
 
         If npu-smi cannot report, all device nodes count.
         """
         if self.missing_nodes or self.not_open:
             return ()
+        kept = [card for card in self.own_cards if card not in self.closed and card not in self.divided]
         if self.npu is None:
-            return self.davinci if self.unread else ()
+            return tuple(kept) if self.unread else ()
         busy = {(process.card, process.chip) for process in self.npu.processes}
         unfit = {chip.index for chip in self.npu.chips if not chip.healthy or (chip.card, chip.chip) in busy}
         unfit |= {chip.index for chip in self.other_chips}
         # A damaged table may list a device twice, once healthy and once not.
         listed = dict.fromkeys(chip.index for chip in self.npu.chips)
-        return tuple(index for index in listed if index in self.davinci and index not in unfit)
+        return tuple(index for index in listed if index in kept and index not in unfit)
+
+    @property
+    def own_cards(self) -> tuple[int, ...]:
+        """davinci numbers of the device nodes that this job may use."""
+        return self.davinci if self.assigned is None else self.assigned.cards
+
+    @property
+    def own_chips(self) -> tuple[Chip, ...]:
+        """The chips that npu-smi lists, without those that are not assigned to this job."""
+        chips = self.npu.chips if self.npu else ()
+        return tuple(chip for chip in chips if self.assigned is None or chip.index in self.assigned.cards)
 
     @property
     def soc(self) -> str:
-        """SoC family of most of the chips, "" when there are none or the family is unknown."""
-        if self.npu is None or not self.npu.chips:
+        """SoC family of most of the job's chips, "" when there are none or the family is unknown."""
+        if not self.own_chips:
             return self.pci_soc if self.unread else ""
-        return Counter(map(self.family, self.npu.chips)).most_common(1)[0][0]
+        return Counter(map(self.family, self.own_chips)).most_common(1)[0][0]
 
     @property
     def other_chips(self) -> tuple[Chip, ...]:
-        """The chips of another family than `soc`."""
-        chips = self.npu.chips if self.npu else ()
-        return tuple(chip for chip in chips if self.family(chip) != self.soc)
+        """The job's chips of another family than `soc`."""
+        return tuple(chip for chip in self.own_chips if self.family(chip) != self.soc)
 
     def family(self, chip: Chip) -> str:
         """The SoC family of a chip of this host."""
@@ -147,7 +166,10 @@ def inspect_host(view: HostView) -> HostReport:
         pci_soc=pci_family(view.root / PCI_DEVICES),
         davinci=nodes,
         missing_nodes=(),
-        not_open=why_not_open(view.dev) if smi.report or smi.error else "",
+        not_open=next(filter(None, (why_not_open(view.dev / name) for name in MANAGER_NODES)), ""),
+        closed={card: why for card in nodes if (why := why_not_open(view.dev / f"davinci{card}"))},
+        divided=divided_cards(view.dev),
+        assigned=assigned_cards(view.environ, nodes),
         driver=(smi.report.version if smi.report else "") or version_in(view.driver / "version.info"),
         passthrough=inspect_card_passthrough(view.root) if smi.report or smi.error else None,
         cann=_cann(view),

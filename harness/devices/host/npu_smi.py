@@ -19,7 +19,7 @@ from harness.errors import InfrastructureError
 
 VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*([^\s|]+)")
 CARD = re.compile(r"^(\d{1,9})\s+(\S+)$")
-CHIP = re.compile(r"^(\d{1,9})(?:\s+(\d{1,9}))?$")
+CHIP = re.compile(r"^(\d{1,9})(?:\s+(?:(\d{1,9})|NA|N/A|-))?$")
 BUS_ID = re.compile(r"^(?:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,4}|NA|N/A)$")
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 

@@ -57,6 +57,11 @@ def host_faults(manager_nodes: int) -> Iterator[HostFault]:
         damage=lambda folder: _without_node(folder, "davinci1"),
         told="no /dev/davinci node: 1",
     )
+    yield HostFault(
+        name="a card is divided into virtual NPUs",
+        damage=lambda folder: _with_node(folder, "vdavinci116"),
+        told="divided into virtual NPUs: 1 (vdavinci116)",
+    )
     yield HostFault(name="another process uses a card", damage=_in_use, told="in use: 0/0 by pid 4242")
     yield HostFault(
         name="a manager node is gone",
@@ -151,6 +156,11 @@ def _in_use(folder: Path) -> None:
 def _without_node(folder: Path, name: str) -> None:
     nodes = json.loads((folder / NODES).read_text("utf-8"))
     _write(folder / NODES, json.dumps([node for node in nodes if node != name]))
+
+
+def _with_node(folder: Path, name: str) -> None:
+    nodes = json.loads((folder / NODES).read_text("utf-8"))
+    _write(folder / NODES, json.dumps([*nodes, name]))
 
 
 def _link(state: str) -> Damage:

@@ -28,6 +28,9 @@ def host_with_chip(host: HostReport, soc: str) -> HostReport:
         davinci=(0,),
         missing_nodes=(),
         not_open="",
+        closed={},
+        divided={},
+        assigned=None,
         machine="",
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import npu_smi_layouts as layouts
@@ -15,8 +16,14 @@ import pytest
 from harness.cell_program.cann_version import cann_folders, installed_version
 from harness.devices.cards import device_nodes, driver_files
 from harness.devices.cards.device_nodes import card_nodes, why_not_open
-from harness.devices.host.host_findings import why_no_card
-from harness.devices.host.host_inspection import HostView, inspect_host, lost_cards
+from harness.devices.host.host_findings import (
+    DiskSpace,
+    Health,
+    HostFinding,
+    examine_host,
+    why_no_card,
+)
+from harness.devices.host.host_inspection import HostReport, HostView, inspect_host, lost_cards
 from harness.devices.host.soc import build_family, pci_family, soc_family
 
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
@@ -242,12 +249,103 @@ def test_a_user_outside_of_the_group_of_the_nodes_is_told(host: Host, monkeypatc
     """-8005 for a user, and a table for root: driver 25.5.2."""
     view = host("dcmi module initialize failed. ret is -8005", [0], code=1)
     monkeypatch.setattr(device_nodes.os, "access", lambda *_: False)
+    monkeypatch.setattr(device_nodes.os, "geteuid", lambda: 1234)
+    monkeypatch.setattr(device_nodes.os, "getegid", lambda: 1234)
+    monkeypatch.setattr(device_nodes.os, "getgroups", list)
     report = inspect_host(view)
-    assert "may not open" in why_no_card(report)
+    assert "this user may not open" in why_no_card(report)
     assert "-8005" in why_no_card(report)
     (view.root / "table").write_text(table(("910B3", "OK")))
     assert inspect_host(view).usable_chips == ()
     assert why_not_open(view.root / "nowhere") == ""
+
+
+def eight(host: Host, **environ: str) -> HostReport:
+    view = host(table(*(("910B3", "OK"),) * 8), range(8))
+    return inspect_host(replace(view, environ={**view.environ, **environ}))
+
+
+@pytest.mark.parametrize(
+    ("environ", "cards"),
+    [
+        ({"ASCEND_RT_VISIBLE_DEVICES": "4,5"}, (4, 5)),
+        ({"ASCEND_RT_VISIBLE_DEVICES": " 5 , 4 "}, (4, 5)),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "2,9,3"}, (2,)),
+        ({"ASCEND_RT_VISIBLE_DEVICES": ""}, tuple(range(8))),
+        ({"ASCEND_VISIBLE_DEVICES": "0-2,6"}, (0, 1, 2, 6)),
+        ({"ASCEND_VISIBLE_DEVICES": "Ascend910-3,Ascend910-1"}, (1, 3)),
+        ({"ASCEND_VISIBLE_DEVICES": "npu-7"}, (7,)),
+        ({"ASCEND_VISIBLE_DEVICES": "void"}, tuple(range(8))),
+        ({"ASCEND_VISIBLE_DEVICES": "12,13"}, tuple(range(8))),
+        ({"ASCEND_VISIBLE_DEVICES": "0-3", "ASCEND_RT_VISIBLE_DEVICES": "2,3"}, (2, 3)),
+    ],
+)
+def test_a_job_uses_only_the_cards_that_its_scheduler_assigned(
+    host: Host, environ: dict[str, str], cards: tuple[int, ...]
+) -> None:
+    """In a Slurm job or a privileged pod, the other cards are visible and belong to somebody else."""
+    assert eight(host, **environ).usable_chips == cards
+
+
+def test_what_is_wrong_with_cards_of_another_job_is_no_problem_of_this_one(host: Host) -> None:
+    text = table(("910B3", "Critical"), ("910B3", "OK"), ("910B3", "OK"))
+    text += "\n| NPU  Chip | Process id | Process name | memory |\n| 2   0 | 77 | python3 | 1200 |"
+    view = host(text, [0, 1])
+    view = replace(view, environ={**view.environ, "ASCEND_RT_VISIBLE_DEVICES": "1"})
+    finding = examine_npu(inspect_host(view))
+    assert (finding.health, finding.fix) == (Health.OK, "")
+    assert "1 of 1 chips usable" in finding.what
+    assert "ASCEND_RT_VISIBLE_DEVICES=1 assigns" in finding.what
+
+
+def test_a_job_whose_variable_names_no_card_is_told(host: Host) -> None:
+    assert "ASCEND_RT_VISIBLE_DEVICES=8 names no card" in why_no_card(
+        eight(host, ASCEND_RT_VISIBLE_DEVICES="8")
+    )
+
+
+def test_the_family_is_that_of_the_assigned_cards(host: Host) -> None:
+    view = host(table(("910B4", "OK"), ("910B4", "OK"), ("310P3", "OK")), range(3))
+    report = inspect_host(replace(view, environ={**view.environ, "ASCEND_RT_VISIBLE_DEVICES": "2"}))
+    assert (report.soc, report.usable_chips) == ("310p", (2,))
+
+
+def test_a_card_that_is_divided_into_virtual_npus_is_not_used(host: Host) -> None:
+    """vdavinci100 to 115 are of card 0, 116 to 131 of card 1 (guide to npu-smi, create-vnpu)."""
+    view = host(table(*(("910B3", "OK"),) * 3), range(3), managers=(*MANAGERS, "vdavinci100", "vdavinci117"))
+    report = inspect_host(view)
+    assert report.usable_chips == (2,)
+    finding = examine_npu(report)
+    assert "virtual NPUs: 0 (vdavinci100); 1 (vdavinci117)" in finding.what
+    assert "destroy-vnpu" in finding.fix
+
+
+def test_a_virtual_npu_in_a_container_is_its_card(host: Host) -> None:
+    assert inspect_host(host(table(("310P3", "OK")), [100])).usable_chips == (100,)
+
+
+def test_a_table_whose_device_column_is_empty_has_the_numbers_of_its_cards(host: Host) -> None:
+    text = table(("910B3", "OK"), ("910B3", "OK")).replace("| 0 | 0000", "| 0       NA | 0000")
+    assert inspect_host(host(text, [0, 1])).usable_chips == (0, 1)
+
+
+def test_a_card_that_this_user_or_container_may_not_open_is_not_used(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes exist where a pod mounts /dev, but its rules allow some only."""
+    view = host(table(*(("910B3", "OK"),) * 3), range(3))
+    monkeypatch.setattr(device_nodes.os, "access", lambda node, _mode: node.name != "davinci1")
+    monkeypatch.setattr(device_nodes.os, "geteuid", lambda: 0)
+    report = inspect_host(view)
+    assert report.usable_chips == (0, 2)
+    finding = examine_npu(report)
+    assert "davinci1 may not be opened in this container" in finding.what
+    assert "--device" in finding.fix
+
+
+def examine_npu(report: HostReport) -> HostFinding:
+    disk = DiskSpace(free=1, needed=1, free_on=lambda _folder: 1, images=1)
+    return next(one for one in examine_host(report, zig=True, disk=disk) if one.topic == "NPU")
 
 
 def test_all_reasons_against_all_cards_are_named(host: Host) -> None:

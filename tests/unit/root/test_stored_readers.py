@@ -194,6 +194,7 @@ READERS: dict[str, Probe | str] = {
     "devices/cards/driver_files.py:_registered": HOST,
     "devices/stand_in/host_faults.py:_lost_card": "a file of a stand-in host, which this package has just written",
     "devices/stand_in/host_faults.py:_without_node": "a file of a stand-in host, which this package has just written",
+    "devices/stand_in/host_faults.py:_with_node": "a file of a stand-in host, which this package has just written",
     "devices/host/container_service.py:query_engine": PROCESS,
     "devices/sim/faults/fault_spec.py:_json_entries": WRITTEN_BY_USERS,
     "fixtures/environment_probe.py:main": SAME_TASK,
