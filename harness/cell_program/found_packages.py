@@ -14,7 +14,9 @@ import csv
 import hashlib
 import io
 import json
+import os
 import platform
+import site
 import subprocess
 import sys
 import sysconfig
@@ -24,33 +26,76 @@ from urllib.parse import unquote, urlsplit
 
 GIT_SECONDS = 30.0
 MOST_NAMED = 5
+# What the environment itself prints when Python starts (`sitecustomize`, `.pth` files) comes before this.
+ANSWER = "found-packages: "
 
 
 def facts() -> dict[str, object]:
     """The interpreter, and name -> facts of each package that it can import."""
-    packages: dict[str, dict[str, str]] = {}
-    for one in metadata.distributions():
-        name = _normal(one.metadata["Name"] or "")
-        # Python imports from the first folder on its path.
-        packages.setdefault(name, _package(one))
+    packages: dict[str, dict[str, object]] = {}
+    folders: dict[str, str] = {}
+    others: dict[str, list[str]] = {}
+    for name, one, folder in _distributions(sys.path):
+        # Python imports from the first folder on its path. Two in one folder: which one it is, nobody knows.
+        if name not in packages:
+            packages[name], folders[name] = _package(one), folder
+        elif folders[name] == folder and one.version != packages[name]["version"]:
+            others.setdefault(name, []).append(one.version)
+    for name, versions in others.items():
+        packages[name]["others"] = sorted(versions)
     return {
         "version": platform.python_version(),
         "prefix": sys.prefix,
         "site_packages": sysconfig.get_paths()["purelib"],
         "packages": dict(sorted(packages.items())),
+        "elsewhere": _elsewhere(),
     }
 
 
-def _package(one: metadata.Distribution) -> dict[str, str]:
+def _distributions(path: list[str]) -> list[tuple[str, metadata.Distribution, str]]:
+    """Names, installed packages and their folders; without the remains of interrupted installations.
+
+    pip renames a package that it replaces to `~ame`. Without METADATA nothing tells name and version.
+    """
+    found = []
+    for one in metadata.distributions(path=path):
+        place = Path(str(getattr(one, "_path", "")))
+        if place.name.startswith("~") or not (one.read_text("METADATA") or one.read_text("PKG-INFO")):
+            continue
+        name, version = one.metadata["Name"], one.metadata["Version"]
+        if name and version:
+            found.append((_normal(name), one, str(place.parent)))
+    return found
+
+
+def _elsewhere() -> dict[str, str]:
+    """Name -> folder of packages in PYTHONPATH and in the user's site, which an isolated Python ignores."""
+    named = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    folders = [*named, *([] if sys.prefix != sys.base_prefix else [site.getusersitepackages()])]
+    used = {os.path.realpath(path) for path in sys.path}
+    found: dict[str, str] = {}
+    for folder in folders:
+        if os.path.realpath(folder) in used:
+            continue
+        with contextlib.suppress(OSError):
+            names = [
+                _normal(entry.name) for entry in Path(folder).iterdir() if (entry / "__init__.py").is_file()
+            ]
+            for name in (*names, *(name for name, _, _ in _distributions([folder]))):
+                found.setdefault(name, folder)
+    return found
+
+
+def _package(one: metadata.Distribution) -> dict[str, object]:
     record = one.read_text("RECORD") or ""
-    found = {"version": one.version, "record": hashlib.sha256(record.encode()).hexdigest()}
+    found: dict[str, object] = {"version": one.version, "record": hashlib.sha256(record.encode()).hexdigest()}
     with contextlib.suppress(ValueError, KeyError, TypeError):
         origin = json.loads(one.read_text("direct_url.json") or "{}")
         if "vcs_info" in origin:
             found["commit"] = str(origin["vcs_info"]["commit_id"])
         elif "dir_info" in origin:
-            found["folder"] = unquote(urlsplit(str(origin["url"])).path)
-            found["commit"] = _commit(found["folder"])
+            folder = unquote(urlsplit(str(origin["url"])).path)
+            found |= {"folder": folder, "commit": _commit(folder)}
     return found
 
 
@@ -114,6 +159,7 @@ def _normal(name: str) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--verify"]:
-        print(json.dumps(differing([name for name in sys.argv[2].split(",") if name])))
+        answer: object = differing([name for name in sys.argv[2].split(",") if name])
     else:
-        print(json.dumps(facts()))
+        answer = facts()
+    print(f"\n{ANSWER}{json.dumps(answer)}")

@@ -6,11 +6,12 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from harness.cell_program.found_packages import ANSWER
 from harness.digest import digest_json
 from harness.errors import InfrastructureError, InputError
 from harness.matrix.cells.pins import required_package
@@ -28,24 +29,29 @@ READ_SECONDS, VERIFY_SECONDS = 120.0, 900.0
 class FoundPackage:
     """An installed package. commit: of its repository, "" if nothing states it. folder: of an editable one.
 
-    record: digest of its RECORD.
+    record: digest of its RECORD. others: versions that further metadata of it in the same folder names.
     """
 
     version: str
     record: str
     commit: str = ""
     folder: str = ""
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPython:
-    """An interpreter with what it has installed, by normalised names."""
+    """An interpreter with what it has installed, by normalised names.
+
+    elsewhere: name -> folder of PYTHONPATH or of the user's site, from which checks import nothing.
+    """
 
     python: str
     version: str
     prefix: str
     site_packages: str
     packages: Mapping[str, FoundPackage]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
@@ -61,6 +67,7 @@ class _Facts:
     prefix: str
     site_packages: str
     packages: Mapping[str, FoundPackage]
+    elsewhere: Mapping[str, str]
 
 
 def found_python(environ: Mapping[str, str]) -> str:
@@ -85,6 +92,7 @@ def read_found(python: str) -> FoundPython:
         prefix=facts.prefix,
         site_packages=facts.site_packages,
         packages=facts.packages,
+        elsewhere=facts.elsewhere,
     )
 
 
@@ -113,6 +121,21 @@ def compared(found: FoundPython, pins: PinsFacet, platform: PlatformFacet) -> It
     for source in pins.from_source:
         if difference := _source_difference(found.packages.get(normal_name(source.package)), source):
             yield difference
+    yield from _ambiguous(found, named_packages(pins))
+
+
+def _ambiguous(found: FoundPython, names: Sequence[str]) -> Iterator[str]:
+    """Packages of which nobody can say which one a program imports."""
+    for name in names:
+        package = found.packages.get(name)
+        if package is not None and package.others:
+            versions = ", ".join((package.version, *package.others))
+            yield f"{name} has the metadata of several versions ({versions}): remove it, and install one."
+        if name in found.elsewhere:
+            yield (
+                f"{name} is also in {found.elsewhere[name]} (PYTHONPATH, or packages of this user), from "
+                "which checks import nothing: `pip install --no-deps -e` it, or take the folder away."
+            )
 
 
 def _source_difference(package: FoundPackage | None, source: PinnedSource) -> str:
@@ -150,4 +173,5 @@ def _ask(python: str, arguments: tuple[str, ...], seconds: float) -> str:
         raise InfrastructureError(
             f"{python} cannot be asked for its packages", why=str(said).strip()[-300:]
         ) from error
-    return done.stdout
+    answer = done.stdout.rpartition(f"\n{ANSWER}")[2]
+    return answer.partition("\n")[0]

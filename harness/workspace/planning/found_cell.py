@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from harness.builds.installed.found_python import FoundPackage, FoundPython
@@ -43,11 +44,21 @@ def with_found_stack(matrix: Matrix, found: FoundPython, host: HostReport) -> Ma
         axes={name: axes[name] for name in matrix.axes if name in axes},
         recipe="",
         findings=(),
-        notes=(),
+        notes=tuple(_left_out(matrix, found)),
         provenance=dict.fromkeys(axes, where),
         where=where,
     )
     return replace(matrix, stacks={**matrix.stacks, AS_FOUND: stack})
+
+
+def _left_out(matrix: Matrix, found: FoundPython) -> Iterator[str]:
+    """A sentence for each package of an axis that only PYTHONPATH or the user's site has."""
+    for name in filter(None, (normal_name(axis.package or "") for axis in matrix.axes.values())):
+        if name in found.elsewhere and name not in found.packages:
+            yield (
+                f"{name} is in {found.elsewhere[name]} (PYTHONPATH, or packages of this user), and not "
+                "installed in this environment: checks do not import it. `pip install --no-deps -e` it."
+            )
 
 
 def _value(axis: Axis, package: FoundPackage | None) -> str:

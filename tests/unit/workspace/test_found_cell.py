@@ -27,6 +27,7 @@ from harness.cell_program.built_environment import (
     FailedImport,
     ProbedDevice,
 )
+from harness.cell_program.found_packages import ANSWER
 from harness.devices.host.host_inspection import HostReport
 from harness.errors import InputError
 from harness.evidence import Runtime
@@ -54,6 +55,18 @@ PINS = PinsFacet(
     from_source=(PinnedSource(package="verl", version="0.7.0.dev0", commit=COMMIT),),
 )
 PLATFORM = PlatformFacet(python="3.11", arch="aarch64")
+HOST = HostReport(
+    npu=None,
+    npu_error="",
+    davinci=(),
+    missing_nodes=(),
+    cann="8.3.RC1",
+    compiler="",
+    git="",
+    container_engines=(),
+    cpus=1,
+    machine="aarch64",
+)
 
 
 def test_what_is_installed_as_the_cell_has_it_differs_in_nothing() -> None:
@@ -107,6 +120,75 @@ def test_a_changed_file_is_named_and_changes_the_identity(tmp_path: Path) -> Non
     assert said == "Files of one are not those that were published: one.py."
 
 
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """The interpreter of an environment that somebody made; `put_metadata` installs packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def put_metadata(folder: Path, name: str, text: str) -> Path:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "METADATA").write_text(text)
+    return folder
+
+
+def site_of(image: Path) -> Path:
+    return Path(read_found(str(image)).site_packages)
+
+
+TORCH_NPU = "Metadata-Version: 2.1\nName: torch_npu\nVersion: {}\n"
+
+
+def test_what_the_environment_prints_itself_does_not_matter(image: Path) -> None:
+    """Images greet in sitecustomize or in a .pth file."""
+    site = put_metadata(site_of(image), "torch_npu-2.7.1.dist-info", TORCH_NPU.format("2.7.1"))
+    (site / "sitecustomize.py").write_text(
+        "import atexit\nprint('{\"a\": 1}')\natexit.register(print, 'bye')\n"
+    )
+    assert read_found(str(image)).packages["torch-npu"].version == "2.7.1"
+    assert changed_files(read_found(str(image)), ["torch-npu"]) == [
+        "torch-npu has no RECORD, so its files cannot be compared with what was published."
+    ]
+
+
+def test_remains_of_interrupted_installations_are_no_packages(image: Path) -> None:
+    """pip leaves `~orch_npu-...` behind; an installation that was killed has no METADATA yet."""
+    site = put_metadata(site_of(image), "~orch_npu-2.6.0.dist-info", TORCH_NPU.format("2.6.0"))
+    (site / "verl-0.9.1.dist-info").mkdir()
+    put_metadata(site, "torch-2.7.1.dist-info", "Name: torch\n")
+    assert dict(read_found(str(image)).packages) == {}
+    put_metadata(site, "torch_npu-2.7.1.dist-info", TORCH_NPU.format("2.7.1"))
+    found = read_found(str(image)).packages
+    assert [(name, one.version, one.others) for name, one in found.items()] == [("torch-npu", "2.7.1", ())]
+
+
+def test_a_package_with_the_metadata_of_two_versions_is_a_difference(image: Path) -> None:
+    site = put_metadata(site_of(image), "torch_npu-2.7.1.dist-info", TORCH_NPU.format("2.7.1"))
+    put_metadata(site, "torch_npu-2.9.0.dist-info", TORCH_NPU.format("2.9.0"))
+    said = " ".join(compared(read_found(str(image)), replace(PINS, from_source=()), PLATFORM))
+    assert "torch-npu has the metadata of several versions" in said
+    assert "2.7.1" in said
+    assert "2.9.0" in said
+
+
+def test_a_checkout_on_pythonpath_is_named_because_checks_do_not_import_it(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual way to work on verl in an image: PYTHONPATH=/workspace/verl."""
+    (tmp_path / "work" / "verl").mkdir(parents=True)
+    (tmp_path / "work" / "verl" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'work'}:{tmp_path / 'nowhere'}")
+    put_metadata(site_of(image), "torch_npu-2.7.1.dist-info", TORCH_NPU.format("2.7.1"))
+    found = read_found(str(image))
+    assert dict(found.elsewhere) == {"verl": str(tmp_path / "work")}
+    said = " ".join(compared(found, PINS, PLATFORM))
+    assert f"verl is also in {tmp_path / 'work'}" in said
+    host = replace(HOST, cann="8.3.RC1")
+    stack = with_found_stack(load_matrix(shipped_file("matrix.yaml")), found, host).stacks[AS_FOUND]
+    assert ["verl is in" in note for note in stack.notes] == [True]
+
+
 def test_only_the_environment_needs_nothing_else() -> None:
     changed = [check.name for check in all_checks() if as_found(check) != check]
     assert changed == ["environment"]
@@ -114,18 +196,7 @@ def test_only_the_environment_needs_nothing_else() -> None:
 
 
 def test_the_stack_has_the_versions_of_the_environment_and_the_host() -> None:
-    host = HostReport(
-        npu=None,
-        npu_error="",
-        davinci=(),
-        missing_nodes=(),
-        cann="8.3.RC1",
-        compiler="",
-        git="",
-        container_engines=(),
-        cpus=1,
-        machine="aarch64",
-    )
+    host = HOST
     matrix = with_found_stack(load_matrix(shipped_file("matrix.yaml")), FOUND, host)
     axes = matrix.stack_cell(AS_FOUND).axes
     assert (axes["torch"], axes["torch_npu"], axes["cann"]) == ("2.7.1", "2.7.1", "8.3.RC1")
@@ -177,4 +248,4 @@ def test_the_program_needs_only_the_standard_library() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(program)], capture_output=True, text=True, check=True
     )
-    assert json.loads(done.stdout)["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert json.loads(done.stdout.partition(ANSWER)[2])["version"] == ".".join(map(str, sys.version_info[:3]))
