@@ -45,16 +45,25 @@ def cann_folders(environ: Mapping[str, str], ascend: Path) -> list[Path]:
     roots = [Path(home) for home in homes if home] + [ascend / part for part in ROOTS]
     roots += recorded_folders(user) if user else []
     roots += [place / part for place in places[1:] for part in ROOTS]
-    # Without links nothing says which version is used: the last one by its name.
+    # Without links nothing says which version is used: the newest one.
     roots += [found for place in places for part in VERSION_FOLDERS for found in _newest_first(place, part)]
     return [root for root in roots if os.path.exists(root)]  # noqa: PTH110 - Path.exists raises without access
 
 
 def _newest_first(place: Path, pattern: str) -> list[Path]:
     try:
-        return sorted(place.glob(pattern), reverse=True)
+        return sorted(place.glob(pattern), key=_release_order, reverse=True)
     except OSError:
         return []
+
+
+def _release_order(folder: Path) -> tuple[list[int], str]:
+    """Sorts 8.5.0 after 8.5.0.RC1, and 10.0.0 after 9.1.0."""
+    numbers, _, rest = folder.name.lower().replace("-", ".").partition("rc")
+    numbers, _, alpha = numbers.partition("alpha")
+    found = [int(text) for text in re.findall(r"\d+", numbers)]
+    # A release comes after its candidates, and these after what has `alpha` only.
+    return [*(found + [0] * 4)[:4], 0 if alpha else 1 if rest else 2], rest
 
 
 def recorded_folders(home: str) -> list[Path]:

@@ -74,6 +74,7 @@ def examine_host(
     return (
         _simulated(host, zig=zig),
         _npu(host),
+        *_cann(host),
         *_driver(host),
         *_network(network),
         *_leases(leases, host),
@@ -198,6 +199,12 @@ def _card_problems(host: HostReport, npu: NpuReport) -> list[tuple[str, str]]:
         fix = "report this chip name in an issue of npu-matrix"
         problems.append((f"unknown chip name {own[0].name!r}", fix))
     return problems
+
+
+def _cann(host: HostReport) -> Iterator[HostFinding]:
+    if host.cann_problems and (host.npu is not None or host.npu_error):
+        what = "; ".join(problem for problem, _ in host.cann_problems)
+        yield _limited("CANN", what, "; ".join(dict.fromkeys(fix for _, fix in host.cann_problems)))
 
 
 def _driver(host: HostReport) -> Iterator[HostFinding]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.cell_program.cann_version import cann_folders, installed_version, version_in
+from harness.cell_program.cann_version import version_in
 from harness.devices.cards.assigned_cards import AssignedCards, assigned_cards
 from harness.devices.cards.device_nodes import (
     FEWER_NODES,
@@ -27,6 +27,7 @@ from harness.devices.cards.driver_files import (
     inspect_card_passthrough,
     npu_smi_place,
 )
+from harness.devices.host.cann_state import inspect_cann
 from harness.devices.host.npu_smi import Chip, NpuReport, cards_may_work, parse_npu_smi
 from harness.devices.host.soc import pci_family, soc_family
 from harness.devices.sim.runtime_build.compiler import COMPILER_NAMES
@@ -81,8 +82,9 @@ class HostReport:
     not_open: why this user may not use the manager nodes. closed: davinci number -> why this user may not
     open that card. divided: davinci number -> its virtual NPUs, which cannot be used together with the card.
     assigned: the cards of this job, None if it may use all. driver: its version, known even if npu-smi fails.
-    passthrough: whether cards can be passed into containers, None on a host without cards. shm_bytes: size of
-    the shared memory, None if it is unknown. machine: the architecture, such as `aarch64`; "" if any will do.
+    passthrough: whether cards can be passed into containers, None on a host without cards. cann_problems:
+    what does not fit in the installation of CANN, each with what to do. shm_bytes: size of the shared memory,
+    None if it is unknown. machine: the architecture, such as `aarch64`; "" if any will do.
     """
 
     npu: NpuReport | None
@@ -99,6 +101,7 @@ class HostReport:
     driver: str = ""
     passthrough: CardPassthrough | None = None
     cann: str
+    cann_problems: tuple[tuple[str, str], ...] = ()
     compiler: str
     git: str
     container_engines: tuple[str, ...]
@@ -157,6 +160,7 @@ class HostReport:
 def inspect_host(view: HostView) -> HostReport:
     """Inspect the host. Missing parts are reported, never raised."""
     nodes, smi = davinci_numbers(view.dev), read_npu_smi(view)
+    cann = inspect_cann(view.environ, view.ascend)
     unread = smi.cards_may_work and bool(nodes)
     report = HostReport(
         npu=smi.report,
@@ -172,7 +176,8 @@ def inspect_host(view: HostView) -> HostReport:
         assigned=assigned_cards(view.environ, nodes),
         driver=(smi.report.version if smi.report else "") or version_in(view.driver / "version.info"),
         passthrough=inspect_card_passthrough(view.root) if smi.report or smi.error else None,
-        cann=_cann(view),
+        cann=cann.version,
+        cann_problems=cann.problems,
         compiler=next((path for name in COMPILER_NAMES if (path := view.which(name))), ""),
         git=view.which("git") or "",
         container_engines=tuple(name for name in ("docker", "podman") if view.which(name)),
@@ -259,10 +264,6 @@ def _number_by_nodes(report: NpuReport, nodes: Sequence[int]) -> NpuReport:
         return report
     chips = (replace(chip, index=node) for chip, node in zip(report.chips, nodes, strict=True))
     return replace(report, chips=tuple(chips))
-
-
-def _cann(view: HostView) -> str:
-    return next(filter(None, map(installed_version, cann_folders(view.environ, view.ascend))), "")
 
 
 def _size(folder: Path) -> int | None:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from harness.errors import InfrastructureError
 
 VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*([^\s|]+)")
-CARD = re.compile(r"^(\d{1,9})\s+(\S+)$")
+#: A name has a letter, and is not the empty device number (`NA`) of a chip's line.
+CARD = re.compile(r"^(\d{1,9})\s+(?!(?:NA|N/A)$)(?=\S*[A-Za-z])(\S+)$")
 CHIP = re.compile(r"^(\d{1,9})(?:\s+(?:(\d{1,9})|NA|N/A|-))?$")
 BUS_ID = re.compile(r"^(?:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,4}|NA|N/A)$")
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -188,7 +189,7 @@ def _chips(rows: Sequence[Sequence[str]]) -> tuple[tuple[Chip, ...], tuple[int, 
 
 def _head(row: Sequence[str]) -> _CardLine | None:
     """A card's first line: `0 910B3 | OK | ...`, or `0 | Ascend950PR | OK | ...`."""
-    if len(row) == 3 and (card := CARD.match(row[0])) and not BUS_ID.match(row[1]):
+    if len(row) == 3 and (card := CARD.match(row[0])):
         return _CardLine(card=int(card.group(1)), name=card.group(2), health=row[1])
     # The second column of the process table is a number, so it is no name of a card.
     if len(row) == 4 and re.fullmatch(r"\d{1,9}", row[0]) and re.fullmatch(r"[A-Za-z]\S*", row[1]):

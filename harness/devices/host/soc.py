@@ -95,7 +95,7 @@ PUBLISHED_DRIVERS = (
 
 def published_driver(cann: str) -> PublishedDriver | None:
     """The oldest driver with which this CANN or an older one is published; None if that is not known."""
-    line = _release_line(cann)
+    line = release_line(cann)
     published = [row for row in PUBLISHED_DRIVERS if line is not None and row.cann <= line]
     return published[-1] if published else None
 
@@ -105,7 +105,7 @@ def driver_misfit(cann: str, driver: str) -> str:
 
     Versions that cannot be parsed count as compatible.
     """
-    published, driver_line = published_driver(cann), _release_line(driver)
+    published, driver_line = published_driver(cann), release_line(driver)
     if published is None or driver_line is None or driver_line >= published.driver:
         return ""
     needed, source = ".".join(map(str, published.driver)), published.source
@@ -114,9 +114,10 @@ def driver_misfit(cann: str, driver: str) -> str:
 
 def is_driver_version(text: str) -> bool:
     """Whether the text begins like a driver version, such as 25.5.0 or 26.0.rc1."""
-    return _release_line(text) is not None
+    return release_line(text) is not None
 
 
-def _release_line(version: str) -> tuple[int, int] | None:
+def release_line(version: str) -> tuple[int, int] | None:
+    """The first two numbers of a version, such as (8, 3) of 8.3.RC1; None if it does not begin with them."""
     match = re.match(r"^(\d+)\.(\d+)", version)
     return (int(match.group(1)), int(match.group(2))) if match else None

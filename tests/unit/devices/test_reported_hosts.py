@@ -245,6 +245,72 @@ def test_cann_is_found_in_each_layout_of_a_user(files: dict[str, str], version: 
     assert list(cann_folders({}, tmp_path / "none")) == []
 
 
+def test_the_newest_of_several_toolkits_is_found_without_links(tmp_path: Path) -> None:
+    names = ("cann-9.1.0", "cann-10.0.0.RC1", "cann-9.0.0.rc2", "cann-10.0.0", "cann-10.0.0.alpha001")
+    for name in names:
+        write(tmp_path / name / "aarch64-linux/ascend_toolkit_install.info", f"version={name[5:]}\n")
+    assert [folder.name for folder in cann_folders({}, tmp_path)] == [
+        "cann-10.0.0",
+        "cann-10.0.0.RC1",
+        "cann-10.0.0.alpha001",
+        "cann-9.1.0",
+        "cann-9.0.0.rc2",
+    ]
+
+
+def toolkit(view: HostView, folder: str, version: str) -> str:
+    place = view.ascend / folder
+    write(place / "aarch64-linux/ascend_toolkit_install.info", f"version={version}\n")
+    return str(place)
+
+
+def atb(view: HostView, version: str) -> str:
+    """The format of version.info: issues of MindIE and of Ascend/pytorch."""
+    write(
+        view.ascend / "nnal/atb/latest/version.info",
+        f"    Ascend-cann-atb : {version}\n    Ascend-cann-atb Version : {version}.B030\n",
+    )
+    home = view.ascend / "nnal/atb/latest/atb/cxx_abi_1"
+    home.mkdir(parents=True)
+    return str(home)
+
+
+def test_variables_that_select_two_toolkits_are_told(host: Host) -> None:
+    view = host(table(("910B3", "OK")), [0])
+    environ = {
+        "ASCEND_TOOLKIT_HOME": toolkit(view, "ascend-toolkit/8.2.RC1", "8.2.RC1"),
+        "ASCEND_HOME_PATH": toolkit(view, "cann-8.5.0", "8.5.0"),
+    }
+    (found,) = cann_findings(replace(view, environ={**view.environ, **environ}))
+    assert "ASCEND_TOOLKIT_HOME selects CANN 8.2.RC1, ASCEND_HOME_PATH selects CANN 8.5.0" in found.what
+    assert "set_env.sh" in found.fix
+    environ["ASCEND_HOME_PATH"] = environ["ASCEND_TOOLKIT_HOME"]
+    assert cann_findings(replace(view, environ={**view.environ, **environ})) == []
+
+
+def test_a_variable_that_selects_no_folder_and_nnal_of_another_release_are_told(host: Host) -> None:
+    view = host(table(("910B3", "OK")), [0])
+    environ = {"ASCEND_HOME_PATH": "/gone/cann", "ATB_HOME_PATH": atb(view, "8.2.RC2")}
+    toolkit(view, "cann-8.5.0", "8.5.0")
+    (found,) = cann_findings(replace(view, environ={**view.environ, **environ}))
+    assert "ASCEND_HOME_PATH is /gone/cann, which is no folder here" in found.what
+    assert "NNAL is of 8.2.RC2, CANN of 8.5.0" in found.what
+
+
+def test_nnal_of_the_same_release_is_no_problem(host: Host) -> None:
+    view = host(table(("910B3", "OK")), [0])
+    toolkit(view, "cann-8.5.1", "8.5.1")
+    atb(view, "8.5.0")
+    assert cann_findings(view) == []
+
+
+@pytest.mark.parametrize("health", ["NA", "N/A", "UNKNOWN", "Offline"])
+def test_a_card_whose_health_is_not_known_is_listed_and_not_used(host: Host, health: str) -> None:
+    report = inspect_host(host(table(("910B3", "OK"), ("910B3", health)), [0, 1]))
+    assert report.usable_chips == (0,)
+    assert f"unhealthy: 1 ({health})" in examine_npu(report).what
+
+
 def test_a_user_outside_of_the_group_of_the_nodes_is_told(host: Host, monkeypatch) -> None:
     """-8005 for a user, and a table for root: driver 25.5.2."""
     view = host("dcmi module initialize failed. ret is -8005", [0], code=1)
@@ -341,6 +407,11 @@ def test_a_card_that_this_user_or_container_may_not_open_is_not_used(
     finding = examine_npu(report)
     assert "davinci1 may not be opened in this container" in finding.what
     assert "--device" in finding.fix
+
+
+def cann_findings(view: HostView) -> list[HostFinding]:
+    disk = DiskSpace(free=1, needed=1, free_on=lambda _folder: 1, images=1)
+    return [one for one in examine_host(inspect_host(view), zig=True, disk=disk) if one.topic == "CANN"]
 
 
 def examine_npu(report: HostReport) -> HostFinding:
