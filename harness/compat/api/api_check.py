@@ -19,7 +19,7 @@ from harness.compat.api.api_analysis import ApiRequest
 from harness.compat.api.api_measurements import ApiFinding, ApiMeasured
 from harness.compat.api.consumers import CONSUMERS
 from harness.compat.api.last_release import last_releases_with
-from harness.compat.api.patched_sources import apply_patches
+from harness.compat.patched_sources import apply_patches
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse

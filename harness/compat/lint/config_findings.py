@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from harness.compat.lint.engine_options import engine_option_findings
 from harness.compat.lint.hydra_compose import (
     Composition,
     Program,
@@ -120,6 +121,7 @@ def config_findings(
     unregistered = list(registry_findings(job, configuration, program, composition))
     yield from unregistered
     yield from typo_findings(job, configuration, program, composition)
+    yield from engine_option_findings(job, composition)
     told_at = {(one.line, one.column) for one in unregistered}
     stops = [
         one
@@ -160,6 +162,18 @@ def _missing_program(
 def _missing_name(
     job: JobSettings, configuration: VerlConfiguration, folder: str, name: str, others: Sequence[str]
 ) -> LintFinding:
+    if not name:
+        near = difflib.get_close_matches(folder.rpartition("/")[2], others, n=1)
+        return _finding(
+            job,
+            None,
+            rule=PROGRAM_MISSING,
+            message=f"verl has no folder {folder}",
+            why="Hydra takes a relative --config-path from the folder of the program, and stops with: "
+            "Primary config directory not found",
+            fix=f"did you mean --config-path={near[0]}?" if near else "give the path of the folder from /",
+            source=f"the files of {configuration.label}",
+        )
     near = difflib.get_close_matches(name, others, n=2, cutoff=0.6)
     return _finding(
         job,

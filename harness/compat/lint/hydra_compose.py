@@ -207,7 +207,8 @@ class VerlConfiguration:
     def missing_name(self, entry: str, options: Mapping[str, str]) -> tuple[str, str, Sequence[str]] | None:
         """A configuration that a program of verl does not find in its folder: folder, name, and those it has.
 
-        None if the program finds its configuration, or looks for it outside of this verl.
+        If there is no such folder, the name is "", and the others are the folders beside it. None if the
+        program finds its configuration, or looks for it outside of this verl.
         """
         module = self._module_file(entry)
         found = self._decorator(module) if module and module.startswith("verl/") else None
@@ -219,12 +220,21 @@ class VerlConfiguration:
         if chosen:
             folder = self._known_folder(chosen, posixpath.dirname(module))
             if not self._tree.is_folder(folder):
-                return None
+                # Hydra looks for a relative folder beside the module, which is a part of verl's package.
+                given = options.get("--config-path") or options.get("-cp") or ""
+                is_inside = bool(re.fullmatch(r"\w[\w./-]*", given)) and folder.startswith("verl/")
+                return (folder, "", self._folders_beside(folder)) if is_inside else None
         is_plain = bool(re.fullmatch(r"[\w/.-]+", name)) and not _SEARCH_PATH.fullmatch(found[0])
         if not is_plain or f"{folder}/{name}.yaml" in self._paths:
             return None
         inside = [posixpath.split(path) for path in sorted(self._paths) if path.endswith(".yaml")]
         return folder, name, [other.removesuffix(".yaml") for parent, other in inside if parent == folder]
+
+    def _folders_beside(self, folder: str) -> Sequence[str]:
+        """The names of the folders with configurations that are in the same folder as this one."""
+        parent = posixpath.dirname(folder)
+        inside = (posixpath.dirname(path) for path in self._paths if path.endswith(".yaml"))
+        return sorted({posixpath.basename(one) for one in inside if posixpath.dirname(one) == parent})
 
     def compose(self, program: Program, overrides: Sequence[ScriptValue]) -> Composition:
         """Compose a program's configuration with the overrides that Hydra takes."""

@@ -33,6 +33,7 @@ class JobSettings:
     unknown_options: words that begin with a dash and are no option of Hydra.
     unpassed: variables that the script sets, and that it passes to no program: not exported, or set too late.
     unset_variables: those that the script uses and never sets, with a place where it uses them.
+    processes: what `torchrun` starts on all nodes; 0 if it is another launcher, or only a run knows them.
     facts: values measured in earlier runs of the recipe, or that the script shows, which some rules use.
     """
 
@@ -57,6 +58,7 @@ class JobSettings:
     unknown_options: tuple[ScriptValue, ...] = ()
     unpassed: Mapping[str, ScriptValue] = field(default_factory=dict)
     unset_variables: Mapping[str, ScriptValue] = field(default_factory=dict)
+    processes: int = 0
     facts: Mapping[str, FactValue] = field(default_factory=dict)
 
     @property

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from harness.compat.lint.command_options import refused_options
 from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.lint_measurements import ScriptNote
 from harness.compat.lint.python_program import (
@@ -19,6 +20,7 @@ from harness.compat.lint.python_program import (
     override_words,
     python_program,
     runtime_variables,
+    torchrun_processes,
     unknown_options,
     words_from_outside,
 )
@@ -157,6 +159,8 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
         *_replaced_arrays(evaluator),
         *_refused_names(evaluator),
         *_redirected_tests(evaluator),
+        *_numbered_files(evaluator),
+        *refused_options(evaluator.commands),
     ]
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
@@ -300,6 +304,14 @@ def _redirected_tests(evaluator: Evaluator) -> Iterator[ScriptNote]:
         yield ScriptNote(line=where.line, text=f"{text}; write {other}, or use `[[ ... ]]`", unread=True)
 
 
+def _numbered_files(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """`2>1`, which writes a file with the name 1."""
+    for text, where in evaluator.numbered_files:
+        meant = text.replace(">", ">&")
+        problem = f"`{text}` writes to a file with the name {text.rpartition('>')[2]}"
+        yield ScriptNote(line=where.line, text=f"{problem}: is `{meant}` meant?", unread=True)
+
+
 def _cut_off(commands: Sequence[Command]) -> tuple[ScriptValue, ...]:
     """The overrides in the command after a program, which were meant for the program.
 
@@ -369,6 +381,7 @@ def _read_launch(
         cut_off=cut_off,
         unpassed=_unpassed(command, evaluator),
         unset_variables=_unset_variables(evaluator, notes),
+        processes=torchrun_processes(command.arguments),
         facts=script_facts(evaluator.text, evaluator.commands),
         unknown_options=unknown_options(rest),
     )

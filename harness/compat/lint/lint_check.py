@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import TaskContext
+from harness.compat.lint.cell_patches import unread_patches, with_cell_patches
 from harness.compat.lint.config_findings import compose_job, config_findings
 from harness.compat.lint.environment_findings import environment_findings
 from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
@@ -391,7 +392,7 @@ def _commit(versions: Mapping[str, str]) -> str:
 
 
 def run(ctx: TaskContext) -> Measured[LintMeasured]:
-    """Lint the facet `recipe` against the facet `versions`."""
+    """Lint the facet `recipe` against the facet `versions`, with the patches that the cell has for verl."""
     facet = ctx.facets["recipe"]
     if facet is None:
         nothing = LintMeasured(recipe=None, is_verl_job=False, findings=(), undecided=())
@@ -402,11 +403,14 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
         for name, version in ctx.facets["versions"].items()
     }
     job = JobSettings.from_facet(facet)
-    verl = _published_verl(versions, releases) if job.is_verl else None
-    if verl is None:
+    patches = ctx.facets.get("patches[verl]") or ()
+    unread = unread_patches(patches)
+    verl = _published_verl(versions, releases) if job.is_verl and unread is None else None
+    patched = with_cell_patches(verl[0], patches, ctx.root) if verl else None
+    if patched is None:
         result = lint_job(job, versions)
     else:
-        with VerlConfiguration(verl[0]).unpacked() as configuration:
+        with VerlConfiguration(patched.tree).unpacked() as configuration:
             result = lint_job(job, versions, configuration=configuration)
     for finding in result.findings:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")
@@ -418,7 +422,10 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
             undecided=result.undecided,
             notes=result.notes,
             archives_read=(verl[1],) if verl and verl[1] else (),
-            absent_commits=tuple(filter(None, [_commit(versions)])) if job.is_verl and verl is None else (),
+            absent_commits=tuple(filter(None, [unread.commit if unread else _commit(versions)]))
+            if job.is_verl and verl is None
+            else (),
+            misfits=patched.misfits if patched else (),
         ),
         evidence=Evidence.STATIC,
     )
@@ -451,9 +458,12 @@ def judge(measurements: LintMeasured, _params: Mapping[str, object]) -> Judgemen
     reported = [*errors, *warnings]
     reasons = tuple(f"{f.severity} {f.rule}: {f.message}; {f.why}." for f in reported)
     unchecked = tuple(f"Not checked: {text}." for text in measurements.unchecked)
+    misfits = tuple(
+        f"Checked without our patch {patch}, which does not apply." for patch in measurements.misfits
+    )
     return Judgement(
         status=Status.FAIL if errors else Status.NOT_RUN if unchecked else Status.PASS,
-        reasons=reasons if errors else (*unchecked, *reasons),
+        reasons=(*(reasons if errors else (*unchecked, *reasons)), *misfits),
         remedies=(
             *((COMMIT_REMEDY,) if any("@" in text for text in unchecked) else ()),
             *dict.fromkeys(f"{f.rule}: {f.fix}" for f in reported),

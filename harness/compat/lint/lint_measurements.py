@@ -146,13 +146,15 @@ class LintMeasured(LintResult):
     """The result for the recipe of a cell; `recipe` is None when the cell has none.
 
     is_verl_job: False if the job is not a verl job, to which no rule applies. absent_commits: the commit of
-    verl if no mirror has it, so that its configuration was not read.
+    verl, or of patches for it, if no mirror has it, so that its configuration was not read.
+    misfits: ids of the cell's patches for verl that do not apply exactly, and were left out.
     """
 
     recipe: str | None
     is_verl_job: bool
     archives_read: tuple[ReleaseArchive, ...] = ()
     absent_commits: tuple[str, ...] = ()
+    misfits: tuple[str, ...] = ()
 
 
 LINT_FORMAT = measurement_format(LintMeasured, version=2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.compat.lint.dry_run.program_values import ProgramError, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
@@ -33,7 +34,9 @@ def program_findings(
         composition.values,
         configuration.paths,
         configuration.syntax_tree,
-        Surroundings(device=job.device, variables=_variables(job), model=_model(job)),
+        Surroundings(
+            device=job.device, variables=_variables(job), model=_model(job), world_size=job.processes
+        ),
     )
     for error in _distinct(checks):
         yield _finding(error, job, configuration, composition)
@@ -78,8 +81,13 @@ def _finding(
     error: ProgramError, job: JobSettings, configuration: VerlConfiguration, composition: Composition
 ) -> LintFinding:
     settings = _settings(error, job)
-    where = next(iter(settings.values())).where if settings else job.where
-    keys = list(settings) or sorted(_leaves(error.keys, composition))[:MAX_SETTINGS]
+    leaves = sorted(_leaves(error.keys, composition))
+    # A setting that is missing, and that the message names, belongs to what the job sets beside it.
+    named = [key for key in leaves if re.search(rf"\b{re.escape(key.rpartition('.')[2])}\b", error.message)]
+    beside = (job.overrides[key] for key in job.overrides if key.startswith(_sections(named)))
+    at = next(iter(settings.values()), None) or next(beside, None)
+    where = at.where if at is not None else job.where
+    keys = list(settings) or named or leaves[:MAX_SETTINGS]
     values = ", ".join(f"{key}={composition.value(key)}" for key in keys)
     place = f"{error.place} of {configuration.label}"
     return LintFinding.at(
@@ -119,6 +127,11 @@ def _settings(error: ProgramError, job: JobSettings) -> Mapping[str, ScriptValue
     places = {key: error.message.find(key.rpartition(".")[2]) for key in found}
     named = {key: found[key] for key in sorted(found, key=places.__getitem__) if places[key] >= 0}
     return dict(list({**named, **found}.items())[:MAX_SETTINGS])
+
+
+def _sections(keys: Sequence[str]) -> tuple[str, ...]:
+    """The starts of keys that are in the same section as these; a section of the first level is too wide."""
+    return tuple(f"{key.rpartition('.')[0]}." for key in keys if key.count(".") > 1)
 
 
 def _leaves(keys: frozenset[str], composition: Composition) -> list[str]:

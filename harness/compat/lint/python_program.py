@@ -79,6 +79,18 @@ def option(words: Sequence[ScriptValue], name: str) -> str:
     return found.text if found is not None else ""
 
 
+def torchrun_processes(words: Sequence[ScriptValue]) -> int:
+    """The processes that `torchrun` starts on all nodes; 0 if it is not started, or only a run knows them."""
+    starts = any(word.text.rpartition("/")[2] == "torchrun" for word in words)
+    module = any(one.text == "-m" and two.text == "torch.distributed.run" for one, two in pairwise(words))
+    found = [
+        next((value for name in names if (value := option(words, name))), default)
+        for names, default in ((("--nproc_per_node", "--nproc-per-node"), ""), (("--nnodes",), "1"))
+    ]
+    is_known = (starts or module) and all(one.isascii() and one.isdigit() for one in found)
+    return int(found[0]) * int(found[1]) if is_known else 0
+
+
 def option_word(words: Sequence[ScriptValue], name: str) -> ScriptValue | None:
     """The value of an option with its place; None if it is not given."""
     for position, word in enumerate(words):

@@ -30,18 +30,22 @@ def registry_findings(
         if registry.if_true and composition.value(registry.if_true) is not True:
             continue
         names = registered_names(configuration, registry)
+        given = [one.strip() for one in value.split(",")] if registry.has_list else [value]
         # A `+` at the end of a KL estimate chooses how its gradient is made.
-        if not names or (value.removesuffix("+") if registry.compares else value) in names:
+        given = [one.removesuffix("+") if registry.compares else one for one in given]
+        other = next((one for one in given if one and one not in names), "") if names else ""
+        if not other:
             continue
         known = ", ".join(sorted(names))
-        near = difflib.get_close_matches(value, sorted(names), n=1)
+        near = difflib.get_close_matches(other, sorted(names), n=1)
+        what = "goes on without it" if registry.is_ignored else f"stops with: {registry.message}: {other}"
         yield LintFinding.at(
             setting.where,
             rule=REGISTRY_RULE,
-            severity="error",
-            message=f"{registry.key}={value} is no name that this verl has",
-            why=f"verl stops with: {registry.message}: {value}; {configuration.label} has {known}",
-            fix=f"set {registry.key}={near[0]}" if near else f"choose one of {known}",
+            severity="warning" if registry.is_ignored else "error",
+            message=f"{registry.key}={other} is no name that this verl has",
+            why=f"verl {what}; {configuration.label} has {known}",
+            fix=f"set {registry.key}={value.replace(other, near[0])}" if near else f"choose one of {known}",
             source=registry.source,
             recipe=job.name,
         )
@@ -59,6 +63,9 @@ def registered_names(configuration: VerlConfiguration, registry: NameRegistry) -
         if registry.compares:
             found |= _compared(module, *registry.compares)
             continue
+        if registry.constant:
+            found |= _elements(module, registry.constant)
+            continue
         members = _enum_members(module)
         for call in _decorators(module, registry.decorator):
             names = [_name(argument, members) for argument in call.args]
@@ -69,17 +76,30 @@ def registered_names(configuration: VerlConfiguration, registry: NameRegistry) -
 
 
 def _compared(module: ast.Module, function: str, parameter: str) -> set[str]:
-    """The texts that a function compares a parameter with, by `==` or `in`."""
-    bodies = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    """The texts that a function or method compares a parameter or attribute with, by `==` or `in`."""
+    methods = [node for one in module.body if isinstance(one, ast.ClassDef) for node in one.body]
+    places = [*module.body, *methods]
+    bodies = [node for node in places if isinstance(node, ast.FunctionDef) and node.name == function]
     tests = [node for body in bodies for node in ast.walk(body) if isinstance(node, ast.Compare)]
     return {
         part.value
         for test in tests
-        if isinstance(test.left, ast.Name) and test.left.id == parameter
+        if isinstance(test.left, (ast.Name, ast.Attribute)) and ast.unparse(test.left) == parameter
         for choice in test.comparators
         for part in ast.walk(choice)
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     }
+
+
+def _elements(module: ast.Module, name: str) -> set[str]:
+    """The texts in a set or tuple of a module that has this name."""
+    for node in module.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        is_it = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and is_it:
+            parts = (part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant))
+            return {part for part in parts if isinstance(part, str)}
+    return set()
 
 
 def _decorators(module: ast.Module, name: str) -> Iterator[ast.Call]:

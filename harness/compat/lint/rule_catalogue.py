@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.compat.lint.config_findings import PROGRAM_MISSING, TYPE_RULE
+from harness.compat.lint.engine_options import ENGINE_OPTION_RULE
 from harness.compat.lint.environment_findings import (
     ENV_LOST_RULE,
     ENV_NAME_RULE,
@@ -137,6 +138,18 @@ CODE_RULES = (
         verified="code",
         wrong=("+data.max_prompt_lenght=1024",),
         right=("data.max_prompt_length=1024",),
+    ),
+    RuleExplanation(
+        id=ENGINE_OPTION_RULE,
+        severity="error",
+        summary="an option for the engine of the rollout is misspelt, or has a text that the engine refuses",
+        why="verl hands on what is in engine_kwargs without reading it, and the engine stops at an option "
+        "that it does not have",
+        fix="write the option as the engine has it; the finding names it",
+        source="engine_arguments.yaml: vllm/engine/arg_utils.py and vllm/config of vLLM 0.11.0 to 0.23.0",
+        verified="code",
+        wrong=("+actor_rollout_ref.rollout.engine_kwargs.vllm.max_loar_rank=64",),
+        right=("+actor_rollout_ref.rollout.engine_kwargs.vllm.max_lora_rank=64",),
     ),
     RuleExplanation(
         id=ENV_NAME_RULE,

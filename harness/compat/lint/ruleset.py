@@ -111,6 +111,7 @@ class ModelFacts(_RuleFileModel):
     """An entry of models.yaml: facts from the config.json of the models whose names contain `match`.
 
     parameters: billions of parameters. positions: max_position_embeddings, None if the models differ.
+    layers: num_hidden_layers.
     """
 
     match: str
@@ -118,6 +119,7 @@ class ModelFacts(_RuleFileModel):
     heads: int
     experts: int
     parameters: float | None = None
+    layers: int | None = None
     positions: int | None = None
     source: str
 
@@ -126,13 +128,18 @@ class NameRegistry(_RuleFileModel):
     """An entry of registries.yaml: a setting whose values are names that this verl knows.
 
     decorator: registers the names. compares: a function that compares its parameter of this name with them.
+    constant: the set of the names. has_list: whether the setting is several names with commas.
     folders: where they are. unless: a setting with which further names can be registered. if_true: the
-    setting without which verl does not read the name, or "".
+    setting without which verl does not read the name, or "". is_ignored: whether verl goes on without what
+    another name stands for, and does not stop.
     """
 
     key: str
     decorator: str = ""
     compares: tuple[str, str] | None = None
+    constant: str = ""
+    has_list: bool = False
+    is_ignored: bool = False
     folders: tuple[str, ...]
     message: str
     unless: str = ""
@@ -172,6 +179,34 @@ class EnvironmentEntry(_RuleFileModel):
     source: str
 
 
+class CommandEntry(_RuleFileModel):
+    """An entry of commands.yaml: the options of a command that scripts start.
+
+    flags: options without a value. json: options whose value is JSON. shortens: whether the command takes the
+    first letters of an option for it, and underscores for dashes.
+    """
+
+    command: tuple[str, ...]
+    options: tuple[str, ...]
+    flags: tuple[str, ...]
+    json_options: tuple[str, ...] = Field(default=(), alias="json")
+    shortens: bool = False
+    source: str
+
+
+class EngineArguments(_RuleFileModel):
+    """An entry of engine_arguments.yaml: options that verl hands on to the engine of the rollout.
+
+    section: the part of the options, "" for the engine's own. choices: the texts that an option takes.
+    """
+
+    engine: str
+    section: str
+    names: tuple[str, ...]
+    choices: Mapping[str, tuple[str, ...]] = {}
+    source: str
+
+
 class ProgramEntry(_RuleFileModel):
     """An entry of programs.yaml: the kind of the programs whose module or file `entry` matches."""
 
@@ -195,6 +230,8 @@ class Ruleset:
     programs: tuple[ProgramEntry, ...]
     registries: tuple[NameRegistry, ...]
     environment: tuple[EnvironmentEntry, ...]
+    commands: tuple[CommandEntry, ...]
+    engine_arguments: tuple[EngineArguments, ...]
 
     @functools.cached_property
     def known_configs(self) -> frozenset[str]:
@@ -228,6 +265,8 @@ def load_ruleset(folder: Path = RULES_FOLDER) -> Ruleset:
         programs=tuple(_validated(folder / "programs.yaml", ProgramEntry)),
         registries=tuple(_validated(folder / "registries.yaml", NameRegistry)),
         environment=tuple(_validated(folder / "environment.yaml", EnvironmentEntry)),
+        commands=tuple(_validated(folder / "commands.yaml", CommandEntry)),
+        engine_arguments=tuple(_validated(folder / "engine_arguments.yaml", EngineArguments)),
     )
 
 

@@ -103,6 +103,16 @@ def kl_penalty_forward(logprob, kl_penalty):
         return 2
     raise NotImplementedError
 """,
+    "verl/utils/profiler/profile.py": """\
+class DistProfiler:
+    def __init__(self, config):
+        self._tool = config.tool
+        if self._tool == "nsys":
+            pass
+        elif self._tool in ("npu", "torch"):
+            pass
+""",
+    "verl/trainer/ppo/rollout_corr_helper.py": 'SUPPORTED_ROLLOUT_RS_OPTIONS: set[str] = {"token_k1", "seq_k2"}\n',
     "verl/trainer/config/algorithm.py": """\
 class CorrectionConfig:
     threshold: str | float = 2.0
@@ -447,6 +457,124 @@ def test_a_name_that_this_verl_does_not_register_is_an_error(
         if one.rule == "REGISTRY"
     ]
     assert finding.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            "+algorithm.rollout_correction.rollout_rs=\\'token_k1,seq_k4\\'",
+            "error algorithm.rollout_correction.rollout_rs=seq_k4",
+        ),
+        (
+            "+global_profiler.tool=ascend +actor_rollout_ref.actor.profiler.enable=True",
+            "warning global_profiler.tool=ascend",
+        ),
+        ("+algorithm.rollout_correction.rollout_rs=\\'token_k1,seq_k2\\'", ""),
+        ("+global_profiler.tool=npu +actor_rollout_ref.actor.profiler.enable=True", ""),
+        # Nothing reads the tool of a profiler that is off.
+        ("+global_profiler.tool=ascend", ""),
+    ],
+)
+def test_each_name_of_a_list_and_names_that_a_method_compares_are_those_of_this_verl(
+    configuration: VerlConfiguration, settings: str, said: str
+) -> None:
+    told = [f"{one.severity} {one.message}" for one in lint(configuration, settings).findings]
+    severity, _, name = said.partition(" ")
+    found = [one for one in told if "is no name that this verl has" in one]
+    assert len(found) == bool(said)
+    assert not found or (found[0].startswith(severity) and f"{name} is no name" in found[0])
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("vllm.max_loar_rank=64", "max_loar_rank looks like a misspelling of max_lora_rank"),
+        ("vllm.compilation_config.cudagraph_mode=FULL_DECODE", "FULL_DECODE is no cudagraph_mode"),
+        ("vllm.compilation_config.cudagraph_mod=FULL", "misspelling of cudagraph_mode"),
+        ("vllm.max_lora_rank=64", ""),
+        ("vllm.max-lora-rank=64", ""),
+        ("vllm.compilation_config.cudagraph_mode=full_decode_only", ""),
+        ("vllm.compilation_config.cudagraph_mode=$MODE", ""),
+        # Names of other releases are like none that is known.
+        ("vllm.something_else=1", ""),
+    ],
+)
+def test_a_misspelt_option_of_the_engine_is_an_error(
+    configuration: VerlConfiguration, option: str, said: str
+) -> None:
+    result = lint(configuration, f"+actor_rollout_ref.rollout.engine_kwargs.{option}")
+    told = [one.message for one in result.findings if one.rule == "ENGINE-OPTION"]
+    assert len(told) == bool(said)
+    assert all(said in one for one in told)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("configs", "verl has no folder verl/trainer/configs"),
+        ("config", ""),
+        # Folders of the user's host, and those that another folder than verl's package has.
+        ("/work/configs", ""),
+        ("$PWD/configs", ""),
+        ("../../../configs", ""),
+    ],
+)
+def test_a_relative_folder_of_configurations_is_one_of_this_verl(
+    configuration: VerlConfiguration, path: str, said: str
+) -> None:
+    result = lint(configuration, f"--config-path={path} trainer.nnodes=2")
+    told = [one for one in result.findings if one.rule == "NO-PROGRAM"]
+    assert len(told) == bool(said)
+    assert all(one.message == said and one.fix == "did you mean --config-path=config?" for one in told)
+
+
+def test_a_failed_check_of_a_missing_setting_is_told_beside_the_settings_of_its_section() -> None:
+    program = """\
+import hydra
+@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
+def main(config):
+    settings = config.data.reward.overlong
+    assert settings.get("longest") is not None, f"longest must be given if length={settings.length}"
+"""
+    ppo = FILES["verl/trainer/config/ppo_trainer.yaml"].replace(
+        "data: {", "data: {reward: {overlong: {length: null, longest: null}}, "
+    )
+    files = {**FILES, "verl/trainer/main_ppo.py": program, "verl/trainer/config/ppo_trainer.yaml": ppo}
+    tree = MemoryTree(
+        files={path: TreeFile(mode=REGULAR, data=text.encode()) for path, text in files.items()}
+    )
+    with VerlConfiguration(tree).unpacked() as changed:
+        text = "python -m verl.trainer.main_ppo trainer.nnodes=2 \\\n  +data.reward.overlong.other=1\n"
+        result = lint_script(parse_script(text, "run.sh"), {"verl": "0.9.1"}, changed)
+    [finding] = [one for one in result.findings if one.rule == "VERL-CHECK"]
+    assert finding.line == 2
+    assert finding.fix == "change the value of data.reward.overlong.longest"
+
+
+def test_the_processes_of_torchrun_are_those_that_the_sizes_divide() -> None:
+    program = """\
+import hydra
+from torch.distributed.device_mesh import init_device_mesh
+@hydra.main(config_path="config", config_name="sft_trainer", version_base=None)
+def main(config):
+    init_device_mesh("npu", mesh_shape=(config.engine.replicas, 4), mesh_dim_names=("dp", "tp"))
+"""
+    sft = "engine: {replicas: 1}\ntrainer: {total_epochs: 4}\n"
+    files = {**FILES, "verl/trainer/sft_trainer.py": program, "verl/trainer/config/sft_trainer.yaml": sft}
+    tree = MemoryTree(
+        files={path: TreeFile(mode=REGULAR, data=text.encode()) for path, text in files.items()}
+    )
+    with VerlConfiguration(tree).unpacked() as changed:
+        for start, count in (
+            ("torchrun --nnodes=1 --nproc_per_node=6", 1),
+            ("torchrun --nproc-per-node 4", 0),
+            ("torchrun --nproc-per-node $N", 0),
+            ("python3", 0),
+        ):
+            text = f"{start} -m verl.trainer.sft_trainer engine.replicas=1\n"
+            result = lint_script(parse_script(text, "run.sh"), {"verl": "0.9.1"}, changed)
+            assert len([one for one in result.findings if one.rule == "VERL-CHECK"]) == count, start
 
 
 @pytest.mark.parametrize("name", ["grpo", "gae", "other", "$NAME"])

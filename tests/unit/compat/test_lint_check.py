@@ -17,6 +17,7 @@ from harness.compat.lint.lint_measurements import (
 )
 from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.ruleset import load_ruleset
+from harness.digest import digest_bytes
 from harness.errors import InputError
 from harness.outcome import Status
 
@@ -85,6 +86,82 @@ def test_a_commit_without_mirror_gives_not_run_and_says_what_would_answer(contex
     judgement = lint_check.judge(replace(found, undecided=(unknown,)), {})
     assert judgement.status is Status.NOT_RUN
     assert "NPU_MATRIX_MIRRORS" in judgement.remedies[0]
+
+
+MAIN = """\
+import hydra
+@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
+def main(config):
+    print(config.trainer.nnodes)
+"""
+PATCH = """\
+--- a/verl/trainer/config/ppo_trainer.yaml
++++ b/verl/trainer/config/ppo_trainer.yaml
+@@ -1 +1,2 @@
+ trainer: {nnodes: 1}
++npu: {fusion: true}
+"""
+
+
+def lint_with_patch(context: Any, wheels: Any, tmp_path: Path, patch: str) -> tuple[LintMeasured, Any]:
+    config = {
+        "verl/trainer/main_ppo.py": MAIN,
+        "verl/trainer/config/ppo_trainer.yaml": "trainer: {nnodes: 1}\n",
+    }
+    wheels.add("verl", "0.9.1", files=config)
+    facets = {
+        "recipe": {"name": "r", "entry": "verl.trainer.main_ppo", "overrides": {"npu.fusion": "false"}},
+        "versions": {"verl": "0.9.1", "python": "host", "soc": "a2"},
+        "pins": {},
+        "platform": {"python": "3.11", "arch": "x86_64", "host": True},
+        "patches[verl]": [],
+    }
+    task = context(facets)
+    if patch:
+        (task.root / "0001-npu.patch").write_text(patch)
+        entry = {"id": "verl/0001-npu", "file": "0001-npu.patch", "digest": digest_bytes(patch.encode())}
+        task.facets = {**facets, "patches[verl]": [entry]}
+    measured = lint_check.run(task)
+    stored = LINT_FORMAT.read(LINT_FORMAT.write(measured.measurements))
+    return stored, lint_check.judge(stored, {})
+
+
+def test_the_cell_is_linted_with_its_patches_of_verl(context: Any, wheels: Any, tmp_path: Path) -> None:
+    plain, judgement = lint_with_patch(context, wheels, tmp_path, "")
+    assert [one.rule for one in plain.findings if one.severity == "error"] == ["CONFIG-KEY"]
+    assert judgement.status is Status.FAIL
+    patched, judgement = lint_with_patch(context, wheels, tmp_path, PATCH)
+    assert [one.rule for one in patched.findings if one.severity == "error"] == []
+    assert (judgement.status, patched.misfits) == (Status.PASS, ())
+
+
+def test_a_patch_that_does_not_apply_is_told_and_left_out(context: Any, wheels: Any, tmp_path: Path) -> None:
+    found, judgement = lint_with_patch(context, wheels, tmp_path, PATCH.replace("nnodes: 1", "nnodes: 2"))
+    assert found.misfits == ("verl/0001-npu",)
+    assert judgement.status is Status.FAIL
+    assert "Checked without our patch verl/0001-npu, which does not apply." in judgement.reasons
+
+
+def test_patches_that_are_not_known_give_not_run(context: Any, wheels: Any) -> None:
+    unread = {
+        "axis": "fork",
+        "version": "1",
+        "commit": "ab" * 20,
+        "reason": "no mirror",
+        "remedy": "clone it",
+    }
+    task = context(
+        {
+            "recipe": BETTER,
+            "versions": {"verl": "0.9.1", "python": "host", "soc": "a2"},
+            "pins": {},
+            "platform": {"python": "3.11", "arch": "x86_64", "host": True},
+            "patches[verl]": [{"unread": unread}],
+        }
+    )
+    measured = lint_check.run(task).measurements
+    assert measured.absent_commits == ("ab" * 20,)
+    assert lint_check.judge(measured, {}).status is Status.NOT_RUN
 
 
 def test_without_a_verl_recipe_the_check_is_unsupported(context: Any) -> None:

@@ -42,6 +42,12 @@ def found(text: str) -> list[str]:
         ("export PYTORCH_NPU_ALLOC_CONF='page_size:1g max_split_size_mb:64'", "ENV-VALUE 1"),
         ("export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True,max_split_size_mb:64", "ENV-VALUE 1"),
         ("export CPU_AFFINITY_CONF=yes", "ENV-VALUE 1"),
+        # `int("True")` in vllm/envs.py.
+        ("export VLLM_USE_V1=True", "ENV-VALUE 1"),
+        ("export HCCL_IF_BASE_PORT=65533", "ENV-VALUE 1"),
+        ("export HCCL_DETERMINISTIC=1", "ENV-VALUE 1"),
+        ("export ASCEND_GLOBAL_LOG_LEVEL=ERROR", "ENV-VALUE 1"),
+        ("export WANDB_MODE=off", "ENV-VALUE 1"),
         ("HCCL_BUFFSIZE=200", "ENV-LOST 1"),
     ],
 )
@@ -59,6 +65,7 @@ def test_a_variable_that_does_not_do_what_it_should(line: str, rule: str) -> Non
         "export HCCL_CONNECT_TIMEOUT=1500",
         "export HCCL_OP_EXPANSION_MODE=AICPU_TS",
         "export VLLM_LOGGING_LEVEL=debug",
+        "export VLLM_USE_V1=1\nexport HCCL_DETERMINISTIC=TRUE\nexport HCCL_IF_BASE_PORT=64033",
         "export HCCL_EXEC_TIMEOUT=0.5",
         "export PYTORCH_NPU_ALLOC_CONF=max_split_size_mb:250,expandable_segments:False",
         "export PYTORCH_NPU_ALLOC_CONF='roundup_power2_divisions:[256:1,512:2], page_size:1g'",

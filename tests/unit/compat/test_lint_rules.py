@@ -281,6 +281,30 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={"data.val_files": "null"}),
         change(o={"data.val_files": "/data/test.parquet"}),
     ),
+    "VAL-GREEDY": (
+        change(o={R + "val_kwargs.n": 4, R + "val_kwargs.temperature": 0, R + "val_kwargs.do_sample": False}),
+        change(o={R + "val_kwargs.n": 1}),
+    ),
+    "LOOPBACK": (
+        change(o={"trainer.nnodes": 2}, nodes=2, e={"GLOO_SOCKET_IFNAME": "lo"}),
+        change(o={"trainer.nnodes": 1}, nodes=1),
+    ),
+    "CLASS-NAME": (change(o={"data.custom_cls.path": "/w/a.py"}), change(o={"data.custom_cls.name": "Data"})),
+    "MULTI-TURN-SYNC": (
+        change(o={R + "multi_turn.enable": True, R + "mode": "sync"}, v={"verl": "0.6.1"}),
+        change(o={R + "mode": "async"}),
+    ),
+    "PIPELINE-LAYERS": (
+        change(
+            model="Qwen/Qwen3-30B-A3B",
+            o={
+                A + "strategy": "megatron",
+                A + "megatron.pipeline_model_parallel_size": 2,
+                A + "megatron.virtual_pipeline_model_parallel_size": 5,
+            },
+        ),
+        change(o={A + "megatron.virtual_pipeline_model_parallel_size": 4}),
+    ),
     "RAY-CARDS": (change(f={"ray_cards": 4}), change(o={"trainer.n_gpus_per_node": 4})),
     "SLURM-NODES": (change(f={"slurm_nodes": 2}, nodes=2), change(o={"trainer.nnodes": 2})),
     "CLIP-DUAL": (change(o={A + "clip_ratio_c": 0.2}), change(o={A + "clip_ratio_c": 3.0})),

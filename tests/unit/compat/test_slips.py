@@ -57,6 +57,13 @@ def test_options_of_hydra_are_taken(words: str) -> None:
         ("LR =1e-6\npython3 -m a.b x=1\n", "sets no variable"),
         ("MODEL_PATH=/m\npython3 -m a.b x=$MODLE_PATH\n", "`MODLE_PATH` is set nowhere"),
         ("if [ $# > 1 ]; then A=1; fi\npython3 -m a.b x=1\n", "`> 1` in `[ ... ]` compares nothing"),
+        ("python3 -m a.b x=1 2>1 | tee log\n", "`2>1` writes to a file with the name 1: is `2>&1` meant?"),
+        ("ray start --head --num-npus=8\npython3 -m a.b x=1\n", "`ray start` has no option `--num-npus`"),
+        ("srun -N1 ray start --adress $A --block\npython3 -m a.b x=1\n", "is `--address` meant?"),
+        ('ray start --head --resources={"NPU":8}\npython3 -m a.b x=1\n', "as JSON, and gets {NPU:8}"),
+        ("ray job submit --runtime_env=e.yaml -- python3 -m a.b x=1\n", "is `--runtime-env` meant?"),
+        ("torchrun --nproc-per-gpu=8 -m a.b x=1\n", "`torchrun` has no option `--nproc-per-gpu`"),
+        ("python3 -m torch.distributed.run --nprocs 8 -m a.b x=1\n", "has no option `--nprocs`"),
     ],
 )
 def test_a_slip_is_told(text: str, said: str) -> None:
@@ -74,6 +81,16 @@ def test_a_slip_is_told(text: str, said: str) -> None:
         "MODEL_PATH=/m\npython3 -m a.b x=$DATA_PATH\n",
         "MODEL_PATH=/m\npython3 -m a.b x=${MODLE_PATH:-/n}\n",
         "TP=1\npython3 -m a.b x=$PT\n",
+        "python3 -m a.b x=1 > 1 2>&1\n",
+        # What torchrun takes: underscores, and the first letters of an option; of ray, words of other commands.
+        "torchrun --nproc_per_node 8 --nnodes=1 --stand -m a.b x=1 --y\n",
+        "torchrun --master_port $PORT $OPTIONS -m a.b x=1\n",
+        (
+            "ray start --head --port 6379 --resources='{\"NPU\": 8}' -v --dashboard-host=0.0.0.0 && echo --x\n"
+            "python3 -m a.b x=1\n"
+        ),
+        "ray job submit --no-wait --working-dir . -- python3 -m a.b x=1 --config-name=y\n",
+        'ray start --head --resources="$RESOURCES"\npython3 -m a.b x=1\n',
     ],
 )
 def test_what_is_no_slip_is_not_told(text: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from source_zip import write_zip
 
 from harness.compat.api.last_release import last_version_with
-from harness.compat.api.patched_sources import apply_patches
+from harness.compat.patched_sources import apply_patches
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.package_text import PackageText
 from harness.compat.uses.package_uses import find_uses

@@ -72,6 +72,9 @@ def megatron_groups(call: LibraryCall, run: ProgramWalk) -> Value:
         _size(call, f"{name}_parallel_size")
         for name in ("tensor_model", "pipeline_model", "context", "expert_model")
     )
+    if call.named.get("virtual_pipeline_model_parallel_size") is not None and pipeline == 1:
+        message = "pipeline-model-parallel size should be greater than 1 with interleaved schedule"
+        raise run.error("RuntimeError", message, call.node, call.scope)
     expert_tensor = _size(call, "expert_tensor_parallel_size", tensor)
     for product, factors in (
         (tensor * pipeline * context, "tensor_model_parallel_size x pipeline_model_parallel_size x context"),

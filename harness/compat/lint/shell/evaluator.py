@@ -40,6 +40,7 @@ from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES, SyntaxNode, 
 from harness.compat.lint.shell.text_filters import FILTERS, filtered
 from harness.compat.lint.shell.tree_survey import (
     names_of,
+    numbered_files,
     plain_uses,
     redirected_tests,
     refused_names_of,
@@ -108,7 +109,7 @@ class Evaluator:
     unset_variables: those that it uses as if they were set, and that it sets nowhere.
     replaced_arrays: those whose elements are replaced before they are used. unpassed_arrays: those of
     overrides that nothing uses. refused_names: words after `export` that are no names. redirected_tests:
-    comparisons in `[ ... ]` that bash takes for redirections.
+    comparisons in `[ ... ]` that bash takes for redirections. numbered_files: redirections such as `2>1`.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
@@ -133,6 +134,7 @@ class Evaluator:
         self.replaced_arrays: Mapping[str, Location] = {}
         self.refused_names: Sequence[tuple[str, Location]] = ()
         self.redirected_tests: Sequence[tuple[str, str, Location]] = ()
+        self.numbered_files: Sequence[tuple[str, Location]] = ()
         self.unpassed_arrays: Mapping[str, Location] = {}
 
     def read(self, text: str) -> None:
@@ -146,6 +148,7 @@ class Evaluator:
         self.replaced_arrays = replaced_arrays_of(tree)
         self.refused_names = tuple(refused_names_of(tree))
         self.redirected_tests = tuple(redirected_tests(tree))
+        self.numbered_files = tuple(numbered_files(tree))
         try:
             self._statements(tree.children("Stmts"), world)
         except (TooLargeError, RecursionError) as error:

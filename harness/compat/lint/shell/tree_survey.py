@@ -179,3 +179,14 @@ def redirected_tests(tree: SyntaxNode) -> Iterator[tuple[str, str, Location]]:
             word = redirection.child("Word")
             if redirection.text("Op") in ("<", ">") and word is not None and word.span.start < end:
                 yield redirection.text("Op"), word.raw, redirection.location
+
+
+def numbered_files(tree: SyntaxNode) -> Iterator[tuple[str, Location]]:
+    """Redirections of one stream to a file whose name is the number of another, such as `2>1`."""
+    for node in tree.descendants():
+        for redirection in node.children("Redirs"):
+            word, stream = redirection.child("Word"), redirection.child("N")
+            if redirection.text("Op") != ">" or word is None or stream is None:
+                continue
+            if word.raw in ("1", "2") and stream.text() in ("1", "2"):
+                yield f"{stream.text()}>{word.raw}", redirection.location

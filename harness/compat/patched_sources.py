@@ -1,4 +1,4 @@
-"""Apply our patches to a package's sources, without fuzz.
+"""Apply our patches to a package's sources, without fuzz. Used by the checks `api` and `lint`.
 
 Whether a patch applies is decided by the check `patches`. This module skips a patch that does not match
 exactly, and reports it.
@@ -12,20 +12,24 @@ from unidiff import PatchedFile, PatchSet
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import Line
 
+MODULES = (".py",)
+
 
 def apply_patches(
-    patches: Sequence[tuple[str, str]], read: Callable[[str], str | None]
+    patches: Sequence[tuple[str, str]],
+    read: Callable[[str], str | None],
+    endings: tuple[str, ...] = MODULES,
 ) -> tuple[dict[str, str | None], dict[str, dict[str, str]], list[str]]:
     """Apply patches (id, text) in order. `read` returns the text of a file, None when it does not exist.
 
-    Only Python files are changed. Returns path -> new text, None if the file is removed; path -> line -> id
-    of the last patch that adds this line; and ids of the patches that do not apply.
+    Only files with these endings are changed. Returns path -> new text, None if the file is removed;
+    path -> line -> id of the last patch that adds this line; and ids of the patches that do not apply.
     """
     texts: dict[str, str | None] = {}
     added_by: dict[str, dict[str, str]] = {}
     misfits = []
     for patch_id, diff in patches:
-        changes = _changes(diff, texts, read)
+        changes = _changes(diff, texts, read, endings)
         if changes is None:
             misfits.append(patch_id)
             continue
@@ -39,10 +43,15 @@ def apply_patches(
 
 
 def _changes(
-    diff: str, texts: Mapping[str, str | None], read: Callable[[str], str | None]
+    diff: str,
+    texts: Mapping[str, str | None],
+    read: Callable[[str], str | None],
+    endings: tuple[str, ...],
 ) -> dict[str, str | None] | None:
     try:
-        files = [file for file in PatchSet(diff) if file.path.endswith(".py") or _moved_from(file)[0]]
+        files = [
+            file for file in PatchSet(diff) if file.path.endswith(endings) or _moved_from(file, endings)[0]
+        ]
     except UnidiffParseError:
         return None
 
@@ -53,7 +62,7 @@ def _changes(
     is_below = any(not file.is_added_file and current(_below(file.path)) is not None for file in files)
     changes: dict[str, str | None] = {}
     for file in files:
-        source, is_removed = _moved_from(file)
+        source, is_removed = _moved_from(file, endings)
         path = _below(file.path) if is_below else file.path
         before = "" if file.is_added_file else current(source or path)
         text = None if before is None or file.is_binary_file else _patched(file, before)
@@ -61,7 +70,7 @@ def _changes(
             return None
         if is_removed:
             changes[source] = None
-        if path.endswith(".py"):
+        if path.endswith(endings):
             changes[path] = None if file.is_removed_file else text
     return changes
 
@@ -70,11 +79,11 @@ def _below(path: str) -> str:
     return path.partition("/")[2]
 
 
-def _moved_from(file: PatchedFile) -> tuple[str, bool]:
-    """The Python file that git renamed or copied to this one, or "", and whether it is gone."""
+def _moved_from(file: PatchedFile, endings: tuple[str, ...]) -> tuple[str, bool]:
+    """The file that git renamed or copied to this one, or "", and whether it is gone."""
     for line in file.patch_info or ():
         for words, is_removed in (("rename from ", True), ("copy from ", False)):
-            if line.startswith(words) and line.strip().endswith(".py"):
+            if line.startswith(words) and line.strip().endswith(endings):
                 return line.removeprefix(words).strip(), is_removed
     return "", False
 

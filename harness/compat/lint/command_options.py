@@ -1,0 +1,83 @@
+"""Options that `ray start`, `ray job submit` and `torchrun` refuse (`rules/commands.yaml`)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from harness.compat.lint.lint_measurements import ScriptNote
+from harness.compat.lint.ruleset import CommandEntry, load_ruleset
+from harness.compat.lint.shell.evaluator import Command
+from harness.compat.lint.shell.values import ScriptValue
+
+#: The module that `torchrun` starts.
+_TORCHRUN = ["-m", "torch.distributed.run"]
+
+
+def refused_options(commands: Sequence[Command]) -> Iterator[ScriptNote]:
+    """Notes about options that a command does not have, and about values of options that are no JSON."""
+    for command in commands:
+        for entry in load_ruleset().commands:
+            words = _own_words(command.arguments, entry)
+            for problem in _problems(words, entry):
+                yield ScriptNote(line=command.where.line, text=problem, unread=True)
+
+
+def _own_words(words: Sequence[ScriptValue], entry: CommandEntry) -> Sequence[ScriptValue]:
+    """The words after a command; none if it is not started."""
+    texts = [word.text for word in words]
+    size = len(entry.command)
+    for start in range(len(texts)):
+        named = [PurePosixPath(texts[start]).name, *texts[start + 1 : start + size]]
+        if named == list(entry.command):
+            return words[start + size :]
+        if entry.command == ("torchrun",) and texts[start : start + 2] == _TORCHRUN:
+            return words[start + 2 :]
+    return ()
+
+
+def _problems(words: Sequence[ScriptValue], entry: CommandEntry) -> Iterator[str]:
+    name = " ".join(entry.command)
+    position = 0
+    while position < len(words) and words[position].text.startswith("-") and words[position].text != "--":
+        given, equals, value = words[position].text.partition("=")
+        position += 1
+        if not given.startswith("--"):
+            if given == "-m" and entry.shortens:
+                return
+            # A short option and its value, or several flags: what follows is read as before.
+            position += position < len(words) and not words[position].text.startswith("-")
+            continue
+        known = [one for one in entry.options if _stands_for(given, one, entry)]
+        if not known:
+            if not words[position - 1].unknown:
+                yield f"`{name}` has no option `{given}`, and stops at it{_meant(given, entry)}"
+            return
+        if known[0] in entry.flags:
+            continue
+        is_known = not words[position - 1].unknown
+        if not equals and position < len(words):
+            value, is_known = words[position].text, not words[position].unknown
+            position += 1
+        if known[0] in entry.json_options and is_known and not _is_json(value):
+            text = f"`{name}` reads the value of `{given}` as JSON, and gets {value[:60]}"
+            yield f"{text}: write it in single quotes, and names in it in double quotes"
+
+
+def _stands_for(given: str, option: str, entry: CommandEntry) -> bool:
+    return option.startswith(given.replace("_", "-")) if entry.shortens else given == option
+
+
+def _meant(given: str, entry: CommandEntry) -> str:
+    near = difflib.get_close_matches(given.replace("_", "-"), entry.options, n=1, cutoff=0.75)
+    return f": is `{near[0]}` meant?" if near else ""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""Findings of the rule ENGINE-OPTION: options for the engine of the rollout that it does not have.
+
+verl hands on what is in `engine_kwargs` without reading it. The engine has more options than are known
+here, in other releases: only a name that is spelt almost like a known one is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.lint_measurements import LintFinding, SettingChange
+from harness.compat.lint.ruleset import EngineArguments, load_ruleset
+from harness.compat.lint.setting_changes import misspelt_value, nearest_word
+from harness.compat.lint.shell.values import ScriptValue
+
+ENGINE_OPTION_RULE = "ENGINE-OPTION"
+_OPTIONS = "actor_rollout_ref.rollout.engine_kwargs."
+
+
+def engine_option_findings(job: JobSettings, composition: Composition) -> Iterator[LintFinding]:
+    """Settings of the job that are misspelt options of its engine, or have a text that the option refuses."""
+    engine = composition.value("actor_rollout_ref.rollout.name")
+    entries = [one for one in load_ruleset().engine_arguments if one.engine == engine]
+    for key, setting in job.overrides.items():
+        named, _, rest = key.removeprefix(_OPTIONS).partition(".")
+        if not key.startswith(_OPTIONS) or named != engine or not rest:
+            continue
+        for entry in entries:
+            yield from _findings(key, rest, setting, entry, composition, job)
+
+
+def _findings(
+    key: str,
+    rest: str,
+    setting: ScriptValue,
+    entry: EngineArguments,
+    composition: Composition,
+    job: JobSettings,
+) -> Iterator[LintFinding]:
+    inside = f"{entry.section}." if entry.section else ""
+    name = rest.removeprefix(inside).partition(".")[0].replace("-", "_")
+    if not rest.startswith(inside):
+        return
+    near = nearest_word(name, entry.names) if name not in entry.names else ""
+    if near:
+        yield _finding(
+            job,
+            setting,
+            message=f"{name} looks like a misspelling of {near}, an option of {entry.engine}",
+            why=f"verl hands on the options in engine_kwargs, and {entry.engine} stops at one that it lacks",
+            fix=f"write {key.replace(name, near)}",
+            source=entry.source,
+        )
+    value, choices = composition.value(key), entry.choices.get(name, ())
+    if choices and isinstance(value, str) and UNKNOWN_VALUE not in value and value.upper() not in choices:
+        yield _finding(
+            job,
+            setting,
+            message=f"{value} is no {name} that {entry.engine} knows",
+            why=f"{entry.engine} stops when it reads its configuration",
+            fix=f"choose one of {', '.join(choices)}",
+            source=entry.source,
+            changes=misspelt_value(setting, key, choices),
+        )
+
+
+def _finding(
+    job: JobSettings,
+    setting: ScriptValue,
+    *,
+    message: str,
+    why: str,
+    fix: str,
+    source: str,
+    changes: tuple[SettingChange, ...] = (),
+) -> LintFinding:
+    return LintFinding.at(
+        setting.where,
+        rule=ENGINE_OPTION_RULE,
+        severity="error",
+        message=message,
+        why=why,
+        fix=fix,
+        source=source,
+        recipe=job.name,
+        changes=changes,
+    )
