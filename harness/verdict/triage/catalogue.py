@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from harness.errors import InputError, Location, Problem
@@ -56,6 +58,30 @@ class PlaceCause(BaseModel):
     sources: YamlList = Field(min_length=1)
 
 
+class VersionCause(BaseModel):
+    """The cause of a failure where a package is installed in certain versions.
+
+    versions: of `package`, as a requirement has them. `role` is that of the signature then.
+    """
+
+    model_config = STRICT
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{1,60}$")
+    package: str = Field(min_length=1)
+    versions: str = Field(min_length=1)
+    role: Literal["cause", "symptom"] = "cause"
+    cause: StrippedText
+    remedy: StrippedText
+    sources: YamlList = Field(min_length=1)
+
+    def holds(self, version: str) -> bool:
+        """Whether a version, without its local part, is one of them."""
+        try:
+            return SpecifierSet(self.versions).contains(version.partition("+")[0], prereleases=True)
+        except InvalidVersion:
+            return False
+
+
 class Signature(BaseModel):
     """The description of a failure that can be recognised by a line of a log.
 
@@ -63,7 +89,7 @@ class Signature(BaseModel):
     contains one of them. role: a symptom only says that something else failed before. evidence: where the
     example is from. `reproduced`, `source`, `docs` and `seed` are verbatim, `issue` is shortened from a
     report, `learned` is from a user's log. places: other causes of the same line, by
-    the stack that it ends.
+    the stack that it ends; installed: by the versions that the log shows.
     """
 
     model_config = STRICT
@@ -82,6 +108,7 @@ class Signature(BaseModel):
     affects: str = "unknown"
     sources: YamlList = Field(min_length=1)
     places: Annotated[tuple[PlaceCause, ...], Field(strict=False)] = ()
+    installed: Annotated[tuple[VersionCause, ...], Field(strict=False)] = ()
 
     @functools.cached_property
     def regex(self) -> re.Pattern[str]:
@@ -94,6 +121,13 @@ class Signature(BaseModel):
         for one in self.places:
             if any(re.search(one.frames, frame) for frame in stack):
                 return self.model_copy(update=one.model_dump(exclude={"frames"}))
+        return self
+
+    def given(self, versions: Mapping[str, str]) -> Signature:
+        """The signature with the cause that these versions of packages explain; itself if none does."""
+        for one in self.installed:
+            if one.package in versions and one.holds(versions[one.package]):
+                return self.model_copy(update=one.model_dump(exclude={"package", "versions"}))
         return self
 
 

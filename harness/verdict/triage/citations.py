@@ -32,6 +32,7 @@ _FIELD = re.compile(
     r"[\"'](?:prompts?|responses?|inputs?|outputs?|content|text|question|answer|completion|messages|solution)[\"']\s*:"
 )
 WARNING = b"Warning: "
+IGNORED = b"Exception ignored "
 
 
 def follows_warning(data: bytes, start: int) -> bool:
@@ -39,6 +40,11 @@ def follows_warning(data: bytes, start: int) -> bool:
     if start < 1:
         return False
     return WARNING in data[data.rfind(b"\n", 0, start - 1) + 1 : start]
+
+
+def follows_ignored(data: bytes, start: int) -> bool:
+    """Whether the line before `start` says that Python ignores the exception that follows."""
+    return start > 0 and IGNORED in data[data.rfind(b"\n", 0, start - 1) + 1 : start]
 
 
 def in_quoted_field(text: str, pattern: re.Pattern[str]) -> bool:

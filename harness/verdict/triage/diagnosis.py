@@ -368,7 +368,9 @@ def _derived(finding: Finding, failure: LoggedFailure | None, finder: CauseFinde
     frames = failure.frames if failure else ()
     if finding.signature:
         shown = (f"{frame.place} {frame.code}" for frame in frames)
-        finding = replace(finding, signature=finding.signature.at(shown))
+        at_place = finding.signature.at(shown)
+        versions = {name: one.version for name, one in finder.versions.items()} if at_place.installed else {}
+        finding = replace(finding, signature=at_place.given(versions))
     # The line that a signature matched may say more than the exception in whose message it is.
     texts = (failure.text, finding.text) if failure else (finding.text,)
     causes = (derive(finder, text, frames, finding.signature, survived=finding.survived) for text in texts)

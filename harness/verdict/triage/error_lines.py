@@ -58,18 +58,24 @@ GAVE_UP = re.compile(
     r"\b(?:max(?:imum)? retries|giving up|gave up|after \d{1,4} (?:retries|attempts)|exceeded)\b",
     re.IGNORECASE,
 )
+# A line of source code, in a traceback whose beginning was cut off.
+CODE_LINE = re.compile(r" {4,}(?:raise|return|await|with|self\.|\w+(?:\.\w+)* = )")
 NUMERIC = re.compile(
     r"[\s=:]*(?:np\.float\d\d\()?[-+]?[\d.]+(?:e[-+]?\d+)?[)%,;]*\s*(?:$|[-|,]\s)", re.IGNORECASE
 )
 # Words in quotation marks are cited: `prompt: "ValueError: what does this mean?"`.
+PRINTED_ANSWER = r"\b(?i:prompt|generated text|response|output|answer|completion)s?\s*[:=]\s*[\"']"
 CITED = re.compile(
     r"[{\[,]\s*[\"']\w{1,40}[\"']\s*:|[\"'](?:prompt|response|input|output|content|text)[\"']?\s*:"
+    rf"|{PRINTED_ANSWER}"
 )
 
 
 def error_of(number: int, line: LogLine) -> LoggedFailure | None:
     """The failure that a line reports on its own; None for another line, a retry, a metric or a citation."""
     body = line.body.strip()
+    if CODE_LINE.match(line.body):
+        return None
     if line.is_mild or not body or (RETRIED.search(body) and not GAVE_UP.search(body)):
         return None
     found = EXCEPTION.match(body)

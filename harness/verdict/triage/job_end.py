@@ -17,6 +17,7 @@ END_NEEDLES = (
     "Final validation metrics",
     "'train_runtime'",
     "' succeeded",
+    " passed, ",
     " passed in ",
     "Successfully installed",
     "g completed",
@@ -52,7 +53,7 @@ _PROGRESS = (
 )
 _END = re.compile(
     r"Final validation metrics|'train_runtime': |Job '\S{1,100}' succeeded|=+ (?!.{0,100}\b(?:failed|error))"
-    r".{0,100}\bpassed in |^Successfully installed "
+    r".{0,100}\bpassed\b.{0,80} in \d|^Successfully installed "
     r"|\b[Tt]raining (?:is )?(?:complete[d.]|finished)(?! (?:with|after) err)"
     r"|(?:exit code|exit code:|exited with code) 0\b|Application shutdown complete"
 )

@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from harness.verdict.triage.error_lines import PRINTED_ANSWER
 from harness.verdict.triage.stack_trace import normalised
 
 # A count or a rate of errors that is zero.
 NONE_OF_THEM = r"(?![^:\uff1a=]{0,20}[:\uff1a=]\s*0(?:\.0*)?%?\s*(?:$|[,;\uff0c]))"
+# What happened to one sample, prompt or request of many, and was counted or got a reward.
+ONE_OF_MANY = (
+    r"(?:\b(?:samples?|items?|prompts?|questions?|problems?|rows?|examples?|instances?|responses?|answers?"
+    r"|completions?|predictions?)[ #:=]{1,3}\d|\breward\W{1,3}0\b|\b\d+ (?:samples|predictions|answers)\b)"
+)
+# "error analysis", "error rate": not an error.
+NO_ERROR = r"(?![ _-](?:analys[ie]s|rates?|bars?|margins?|estimates?|statistics|counts?|budget|tolerance)\b)"
 # Lines that count as errors wherever they are after the last progress.
 SUSPICIOUS = re.compile(
-    rf"(?:^|\s)(?:error|fatal|panic)\b{NONE_OF_THEM}[^:]{{0,40}}:"
+    rf"(?:^|\s)(?:error|fatal|panic)\b{NO_ERROR}{NONE_OF_THEM}[^:]{{0,40}}:"
     r"|^\w+(?:Error|Exception|Interrupt)\b|(?:^|[\]>|):] ?)\W{0,4}value error, "
     # Behind a prefix that is not known only what stands alone, or says what could not be done.
     r"|[\]>|):] ?\w+(?:Error|Exception)\s*$|[\]>|):] ?failed to \w"
@@ -20,7 +28,7 @@ SUSPICIOUS = re.compile(
     r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted|can't open file)\b"
     # make, pytest, ninja, the kernel's loader, Kubernetes, schedulers, shells that print a status.
     r"|^make(?:\[\d+\])?: \*\*\* |\bbuild stopped\b"
-    rf"|^failed\b{NONE_OF_THEM}"
+    rf"|^failed\b{NONE_OF_THEM}(?!.{{0,120}}{ONE_OF_MANY})"
     r"|\bexec format error\b|\bexec user process caused\b"
     r"|\b(?:Err)?ImagePull(?:BackOff)?\b|\bback-?off\b|\bevicted\b|\breason\W{1,3}error\b"
     r"|\b(?:status|state|phase|conclusion)\W{1,4}(?:failed|failure|error|aborted|crashed)\b"
@@ -58,20 +66,37 @@ _NONE_FAILED = re.compile(
 )
 
 
+_PRINTED_ANSWER = re.compile(PRINTED_ANSWER)
+_ONE_OF_MANY = re.compile(ONE_OF_MANY, re.IGNORECASE)
+# The last cell of a table is zero: `| Failed Requests | total | 0 |`.
+_ZERO_IN_TABLE = re.compile(r"[|\u2502].{0,200}[|\u2502]\s*0(?:\.0+)?\s*(?:ms|%)?\s*[|\u2502]\s*$")
+# An evaluation or a benchmark that shows what it measured: a metric, a row of numbers, where its report is.
+_RESULT = re.compile(
+    r"^[\s|\u2502{'\"]{0,4}(?:[\w@/.() :{'\"-]{0,60}\b)?(?:accuracy|acc|pass@\d+|exact_match|f1|bleu"
+    r"|extractive_match|rouge\w{0,3}|win_?rate|perplexity|mean score|TTFT|TPOT|spearman|ndcg\S{0,6})"
+    r"\b[^\w\n]{1,40}(?:\w{1,12}[^\w\n]{1,20})?\d"
+    r"|^\s*\S{1,80}(?:\s{2,}-?\d+(?:\.\d+)?){3,}\s*$|\breport (?:written|saved) to \S",
+    re.IGNORECASE,
+)
+
+
 def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: bool) -> list[tuple[int, str]]:
     """The lines after the last progress that look like errors, with their numbers.
 
     tail: the last lines of a log with their numbers, without citations, warnings and information. progress:
     the line of the last progress, 0 if there is none. ended: whether the log says that the job ended well.
     Then only what is certainly an error counts; else also a line that says that something did not work, if no
-    line before the last progress says the same. Where nothing shows progress, only the very last lines can.
+    line before the last progress says the same. Where nothing shows progress, only the very last lines can,
+    and where an evaluation has shown its results, none of them.
     """
+    ended = ended or any(_RESULT.search(text) for number, text in tail if number > progress)
     last = max((number for number, _ in tail), default=0)
     usual = {normalised(text) for number, text in tail if number <= progress}
     return [
         (number, text)
         for number, text in tail
         if number > progress
+        and not _PRINTED_ANSWER.match(text)
         and (
             SUSPICIOUS.search(text)
             or (
@@ -79,6 +104,8 @@ def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: b
                 and (progress or number > last - AT_THE_END)
                 and _FAILURE_WORDS.search(text)
                 and not _NONE_FAILED.search(text)
+                and not _ONE_OF_MANY.search(text)
+                and not _ZERO_IN_TABLE.search(text)
                 and normalised(text) not in usual
             )
         )

@@ -13,6 +13,7 @@ from harness.verdict.triage.citations import (
     BEGINNINGS,
     LONGEST,
     Citations,
+    follows_ignored,
     follows_warning,
     in_quoted_field,
     may_cite,
@@ -220,6 +221,8 @@ class _Scanner:
         self._dropped: set[str] = set()
         self._seen: set[tuple[str, int]] = set()
         self._last = b""
+        #: The first and last lines of tracebacks of exceptions that Python ignored, in destructors.
+        self._ignored: set[int] = set()
 
     def feed(self, data: bytes, repeated: int = 0) -> None:
         """Scan whole lines, or a part of a line; `repeated` bytes at its start were already scanned."""
@@ -300,6 +303,8 @@ class _Scanner:
         line = parse_line(raw)
         if (signatures or others - PROGRESS) and self._is_cited(data, hits[0].position, last, line):
             return exhausted
+        if HEAD in others and follows_ignored(data, first):
+            self._ignored.add(self._line)
         if signatures and follows_warning(data, first):
             line = replace(line, level="WARNING")
         lines = (line, *(replace(line, body=text) for text in line.rest))
@@ -317,6 +322,9 @@ class _Scanner:
             failure = error_of(self._line, line)
             if failure and self._tracebacks.go_on(failure):
                 failure = None
+        if failure and failure.first in self._ignored:
+            self._ignored.add(failure.line)
+            failure = None
         if failure and len(self.found.failures) < self._most:
             self.found.failures.append(failure)
         return exhausted | matched | crashed.exhausted
@@ -410,7 +418,11 @@ class _Scanner:
         ends = self._last.removesuffix(b"\n").split(b"\n")[-TAIL_LINES:]
         first = self.found.lines - len(ends) + 1
         self.found.job.read_end(self._last, [(first + index, raw) for index, raw in enumerate(ends)])
-        tail = [(first + index, line) for index, line in _not_cited(self._last, ends) if not line.is_mild]
+        tail = [
+            (first + index, line)
+            for index, line in _not_cited(self._last, ends)
+            if not line.is_mild and first + index not in self._ignored
+        ]
         if not self.found.failures and not self.found.matches:
             failures = (error_of(number, line) for number, line in tail)
             self.found.failures.extend(failure for failure in failures if failure)

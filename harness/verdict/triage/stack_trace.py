@@ -27,6 +27,9 @@ RAY_WRAPPER = re.compile(
 # A message that ends like this goes on in the next line, or in two: pydantic names class, field and reason.
 CONTINUED = re.compile(r":\s*$")
 CONTINUED_TWICE = re.compile(r"\bvalidation errors? for \S{1,200}$|^[\w.]{1,200}:\s*$")
+#: Of how many more lines a message is put together, and the line that a compiler draws around its report.
+MOST_PARTS = 4
+RULE = re.compile(r"-{8}.{0,40}-{8}")
 #: A traceback has at most this many lines of its process, and of all processes while it is open.
 MOST_LINES = 400
 MOST_LINES_BETWEEN = 20_000
@@ -135,6 +138,7 @@ class _OpenTraceback:
     kind: str = ""
     message: str = ""
     missing: int = 0
+    parts: int = 0
 
 
 class TracebackReader:
@@ -232,10 +236,14 @@ class TracebackReader:
     def _continue_message(self, found: _OpenTraceback, number: int, line: LogLine) -> LoggedFailure | None:
         """Add a line to a message; the failure if the message ends with it or before it."""
         is_head = bool(HEAD_LINE.match(line.body))
-        if line.body.strip() and not is_head and not FRAME.match(line.body):
-            found.message = f"{found.message} {line.body.strip()}".strip()
+        body = line.body.strip()
+        if body and not is_head and not FRAME.match(line.body):
             found.last = number
-            found.missing -= 1
+            if RULE.search(body):
+                return None
+            found.message = f"{found.message} {body}".strip()
+            found.parts += 1
+            found.missing = max(found.missing - 1, _missing_lines(body) if found.parts < MOST_PARTS else 0)
             if found.missing:
                 return None
         del self._open[line.process]

@@ -73,3 +73,65 @@ def test_without_progress_only_the_very_last_lines_say_why_the_log_ends():
     tail = [(1, "the cache does not exist"), *((number, "loading") for number in range(2, 20))]
     assert suspicious_lines(tail, 0, ended=False) == []
     assert suspicious_lines([*tail, (20, "device not found")], 0, ended=False) == [(20, "device not found")]
+
+
+RESULTS = {
+    "accuracy after timeouts": ("accuracy: 0.742 (371 / 500)", "Timeout during comparison"),
+    "failed samples": (
+        "HumanEval/32: failed: name 'poly' is not defined",
+        "HumanEval/99: timed out",
+        "{'pass@1': 0.6829268292682927}",
+    ),
+    "a table of requests": (
+        "\u2502 Benchmark Duration \u2502 total \u2502 100121.1 ms \u2502",
+        "\u2502 Failed Requests \u2502 total \u2502 0 \u2502",
+    ),
+    "a row of numbers": (
+        "       win_rate  standard_error  n_total",
+        "qwen      40.02            1.51      805",
+        "could not compute the cost: unknown price of model",
+    ),
+    "counts of samples": ("Timeout samples: 2", "Empty samples: 1", "Mean score: [74.2]"),
+    "a printed answer": (
+        "Prompt: 'The error says', Generated text: ' no file could be found. RuntimeError: x'",
+    ),
+}
+
+
+@pytest.mark.parametrize("lines", RESULTS.values(), ids=list(RESULTS))
+def test_results_of_an_evaluation_are_no_failure(lines):
+    assert triage_text("\n".join(lines).encode(), surfaces=NO_RELEASES).root is None
+
+
+def test_an_error_after_the_results_is_found():
+    found = triage_text(b"accuracy: 0.742 (371 / 500)\nRuntimeError: cannot write\n", surfaces=NO_RELEASES)
+    assert found.root is not None
+
+
+def test_one_sample_that_failed_ends_no_job():
+    assert diagnosis("Failed to parse the answer of sample 17, reward 0").is_clean
+    assert not diagnosis("Failed to parse the answer of the server").is_clean
+
+
+IGNORED = (
+    "Final validation metrics: {'val/acc': 0.7}",
+    "Exception ignored in: <function ForkServer.__del__ at 0x7f>",
+    "Traceback (most recent call last):",
+    '  File "/usr/lib/python3.11/multiprocessing/forkserver.py", line 80, in __del__',
+    "    os.close(self._forkserver_alive_fd)",
+    "OSError: [Errno 9] Bad file descriptor",
+)
+
+
+def test_what_python_ignores_in_a_destructor_is_no_failure():
+    assert diagnosis(*IGNORED).is_clean
+    assert not diagnosis(IGNORED[0], *IGNORED[2:]).is_clean
+
+
+def test_tests_that_passed_with_expected_failures_ended_well():
+    summary = "===== 212 passed, 3 xfailed, 40 warnings in 51.21s ====="
+    assert triage_text(
+        f"test_timeout XFAIL (known failure)\n{summary}\n".encode(), surfaces=NO_RELEASES
+    ).is_clean
+    failed = "===== 2 failed, 212 passed, 3 xfailed in 51.21s ====="
+    assert not triage_text(f"{failed}\n".encode(), surfaces=NO_RELEASES).is_clean

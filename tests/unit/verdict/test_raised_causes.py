@@ -145,3 +145,22 @@ def test_only_the_innermost_function_can_have_raised_it(pack: PackAtHand) -> Non
 )
 def test_another_message_is_not_taken_for_it(pack: PackAtHand, text: str) -> None:
     assert not asked(pack, text).known
+
+
+def test_a_message_that_was_cut_in_a_value_is_known_by_its_beginning(tmp_path: Path) -> None:
+    source = b"""
+def check_nodes(config, nodes):
+    if config.cards > nodes:
+        raise ValueError(f"this configuration needs more cards than the nodes have, {nodes=}. Add a node.")
+"""
+    contents = {"0.9.1": {FILE: b"def check_nodes(): ...\n", f"{FILE}{RAISED}": message_lines(FILE, source)}}
+    packaged = PackagedFiles(releases=(PackedRelease(version="0.9.1"),), contents=contents)
+    write_pack(tmp_path / "s.pack", {"verl": packaged})
+    pack = PackAtHand(tmp_path / "s.pack")
+    said = "ValueError: this configuration needs more cards than the nodes have, nodes={'NPU': 8"
+    found = asked(pack, said).root
+    assert found is not None
+    assert found.signature is not None
+    assert "verl raises this in `check_nodes`" in found.signature.cause
+    other = asked(pack, said.replace("more cards", "other cards")).root
+    assert other is None or other.derived is None

@@ -518,6 +518,20 @@ def test_a_member_of_an_enumeration_is_found_by_the_code(tmp_path: Path) -> None
     assert "`Level` has `NONE` in vllm until 0.8.5" in cause.sentence
 
 
+def test_a_name_without_its_class_is_that_of_the_only_package_which_ever_had_the_word(tmp_path: Path) -> None:
+    early, late = ({"vllm__level": f"class Level:\n {name} = 1\n"} for name in ("WAIT_FOR_IT", "WAITS"))
+    other = {"verl__x": "class Other:\n WAIT_FOR_IT = 1\n"}
+    text = "AttributeError: WAIT_FOR_IT"
+    (tmp_path / "one").mkdir()
+    pack = packed(tmp_path / "one", {"vllm": {"0.8.5": early, "0.9.1": late}})
+    cause = derived(text, pack, vllm="0.9.1")
+    assert cause is not None
+    assert (cause.degree, cause.packages) == ("likely", ("vllm",))
+    assert "`WAIT_FOR_IT` is mentioned in vllm until 0.8.5" in cause.sentence
+    both = packed(tmp_path, {"vllm": {"0.8.5": early, "0.9.1": late}, "verl": {"0.6.1": other}})
+    assert derived(text, both, vllm="0.9.1") is None
+
+
 def test_a_message_that_goes_on_in_the_next_line(pack_file: Path) -> None:
     error = f"RuntimeError: Failed to import vllm because of the following error:\n{NEW[13:]}"
     cause = derived(traced('vllm_ascend/worker.py", line 3, in f', error=error), pack_file, vllm="0.8.5")

@@ -386,3 +386,30 @@ def test_memory_does_not_grow_with_the_log():
         return top
 
     assert peak(60) < 1.5 * peak(6)
+
+
+COMPILEOPT = "RuntimeError: NPU function error: at_npu::native::AclSetCompileopt(x), error code is 500001"
+
+
+@pytest.mark.parametrize(("numpy", "known"), [("2.0.2", True), ("1.26.4", False), ("", False)])
+def test_versions_in_the_log_tell_which_cause_a_symptom_has(numpy, known):
+    """A signature can name the versions of a package that explain its line."""
+    found = triage_text(COMPILEOPT.encode(), versions={"numpy": numpy} if numpy else {})
+    assert found.known is known
+    assert found.root.id == ("acl-compileopt-numpy" if known else "acl-compileopt")
+
+
+TRITON = """\
+ERROR 03-18 08:08:14 [core.py:1100]     raise MLIRCompilationError(stage_name, error_detail)
+ERROR 03-18 08:08:14 [core.py:1100] triton.compiler.errors.MLIRCompilationError:
+ERROR 03-18 08:08:14 [core.py:1100] ///------------------[ERROR][Triton][BEG]------------------
+ERROR 03-18 08:08:14 [core.py:1100] [ConvertLinalgRToBinary] encounters error:
+ERROR 03-18 08:08:14 [core.py:1100] bishengir-compile: the input is not known
+"""
+
+
+def test_a_message_of_several_lines_after_a_cut_traceback_is_read_to_its_end():
+    """A line of code is no message, and a message goes on while its lines end with a colon."""
+    root = triage_text(TRITON.encode()).root
+    assert "raise" not in root.text
+    assert "bishengir-compile: the input is not known" in root.text

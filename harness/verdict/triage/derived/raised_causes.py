@@ -170,10 +170,23 @@ def _is_in(message: RaisedMessage, frame: Frame) -> bool:
 def _is_message(template: str, message: str) -> bool:
     """Whether a message is the template with some values."""
     fragments = template.split(VALUE)
-    if max(fragments, key=len) not in message:
+    if max(fragments, key=len) not in message and not _is_beginning(fragments, message):
         return False
     pattern = ".*?".join(map(re.escape, fragments))
     # A long template was cut.
     if len(template) >= MOST_CHARACTERS:
         return re.match(pattern, message) is not None
-    return re.fullmatch(pattern, message.partition("\n")[0].rstrip(), re.DOTALL) is not None
+    line = message.partition("\n")[0].rstrip()
+    return re.fullmatch(pattern, line, re.DOTALL) is not None or _is_beginning(fragments, line)
+
+
+def _is_beginning(fragments: Sequence[str], message: str) -> bool:
+    """Whether a message has the first fragments of a template, enough of them, and was cut in a value."""
+    position = letters = 0
+    for fragment in fragments[:-1]:
+        found = message.find(fragment, position)
+        if found < 0 or (position == 0 and found > 0):
+            break
+        position = found + len(fragment)
+        letters += sum(map(str.isalpha, fragment))
+    return letters >= FEWEST_ALONE

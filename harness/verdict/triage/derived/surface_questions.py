@@ -77,6 +77,8 @@ def questions(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> Iterat
     match use.expected:
         case Expected.NAME | Expected.MODULE:
             yield from _dotted(pack, use, user, shown)
+        case Expected.ATTRIBUTE if not use.owner:
+            yield from _of_one_package(pack, use.names[0], user)
         case Expected.ATTRIBUTE if pack.package_of(use.owner):
             yield from _dotted(pack, use, user, shown)
         case Expected.OPERATOR | Expected.KERNEL if use.owner.partition("::")[0] == "npu":
@@ -140,6 +142,20 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) 
     if use.expected is not Expected.MODULE:
         stated = pack.stated_history(package, dotted)
         yield replace(question, history=stated, is_certain=False, is_sole=False, is_import=False)
+
+
+def _of_one_package(pack: SurfacePack, name: str, user: str) -> Iterator[SurfaceQuestion]:
+    """A name without its class, as enumerations report it: asked if only one package ever had this word."""
+    if len(name) < LONG_NAME or "_" not in name.strip("_"):
+        return
+    histories = (pack.word_history(package, name) for package in pack.packages)
+    having = [one for one in histories if one.since]
+    if len(having) == 1:
+        caller = user if user != having[0].package else ""
+        has = f"`{name}` is mentioned"
+        yield SurfaceQuestion(
+            history=having[0], has=has, caller=caller, is_certain=False, is_sole=True, is_mention=True
+        )
 
 
 def _option(pack: SurfacePack, use: FailedUse) -> Iterator[SurfaceQuestion]:
