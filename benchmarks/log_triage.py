@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from healthy_logs import METRICS, healthy_log, scary_log
 
-from benchmarks.figures import Figure, peak_mb, timed
+from benchmarks.figures import Figure, timed
 from harness.verdict.triage.catalogue import shipped_catalogue
 from harness.verdict.triage.diagnosis import triage_file, triage_text
 
@@ -21,7 +22,20 @@ MEGABYTES = 100
 SCARY_MEGABYTES = 50
 #: A log of `MEGABYTES` is read within this time, whatever is in it.
 MOST_SECONDS = 5
+#: A started process inherits the peak of the one that starts it: only its own status tells its own.
+PEAK = """
+import pathlib, re, sys
+from harness.verdict.triage.diagnosis import triage_file
+triage_file(pathlib.Path(sys.argv[1]))
+print(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
+"""
 GREP = ("grep", "-aic", "error")
+
+
+def _peak_mb(log: Path) -> float:
+    """The peak memory of a process that only reads this log. This one holds the logs that it has made."""
+    ran = subprocess.run([sys.executable, "-c", PEAK, str(log)], check=True, capture_output=True, text=True)
+    return int(ran.stdout) / 1024
 
 
 def _record(step: int) -> str:
@@ -104,6 +118,7 @@ def figures() -> Iterator[Figure]:
         with timed() as took:
             triage_file(failing)
         speed = failing.stat().st_size / 1e6 / took.cpu
+        memory = _peak_mb(failing)
         with timed() as took:
             subprocess.run([*GREP, str(failing)], check=True, capture_output=True)
         yield Figure(
@@ -115,4 +130,4 @@ def figures() -> Iterator[Figure]:
             rival=failing.stat().st_size / 1e6 / took.cpu,
             rival_name="grep -i error",
         )
-    yield Figure(claim="triage, peak memory", measured=peak_mb(), unit="MB", limit=500)
+    yield Figure(claim="triage of a log with every error, peak memory", measured=memory, unit="MB", limit=500)

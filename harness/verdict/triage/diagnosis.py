@@ -18,7 +18,7 @@ from harness.verdict.triage.catalogue import Catalogue, Signature, shipped_catal
 from harness.verdict.triage.code_tables import UNSPECIFIC
 from harness.verdict.triage.derived.cause_degree import DerivedCause
 from harness.verdict.triage.derived.derived_cause import CauseFinder
-from harness.verdict.triage.derived.derived_signature import derive
+from harness.verdict.triage.derived.derived_signature import as_symptom, derive
 from harness.verdict.triage.derived.logged_versions import LoggedVersion, given_versions
 from harness.verdict.triage.error_lines import ERROR_LEVEL
 from harness.verdict.triage.job_end import STANDS_STILL, Ending, JobProgress
@@ -375,6 +375,9 @@ def _derived(finding: Finding, failure: LoggedFailure | None, finder: CauseFinde
     texts = (failure.text, finding.text) if failure else (finding.text,)
     causes = (derive(finder, text, frames, finding.signature, survived=finding.survived) for text in texts)
     found = next((one for one in causes if one), None)
+    if found and failure and failure.type == ERROR_LEVEL:
+        # A program that logs what it could not use, and no exception, may go on without it.
+        found = as_symptom(*found)
     return replace(finding, signature=found[0], derived=found[1]) if found else finding
 
 

@@ -532,6 +532,18 @@ def test_a_name_without_its_class_is_that_of_the_only_package_which_ever_had_the
     assert derived(text, both, vllm="0.9.1") is None
 
 
+def test_what_a_program_only_logs_is_a_symptom(tmp_path: Path) -> None:
+    """A program that logs what it could not import may go on without it."""
+    early, late = ({"vllm__a": "x = 1\n", **more} for more in ({}, {"vllm__extra_kernels": "y = 1\n"}))
+    pack = packed(tmp_path, {"vllm": {"0.8.5": early, "0.9.1": late}})
+    name = "cannot import name 'extra_kernels' from 'vllm'"
+    raised = derived(f"ImportError: {name} (/x/vllm/__init__.py)", pack)
+    logged = derived(f"ERROR 01-29 20:46:04 [config.py:32] Failed to import kernels. Error: {name}", pack)
+    assert raised is not None
+    assert logged is not None
+    assert (raised.degree, logged.degree) == ("likely", "symptom")
+
+
 def test_a_message_that_goes_on_in_the_next_line(pack_file: Path) -> None:
     error = f"RuntimeError: Failed to import vllm because of the following error:\n{NEW[13:]}"
     cause = derived(traced('vllm_ascend/worker.py", line 3, in f', error=error), pack_file, vllm="0.8.5")

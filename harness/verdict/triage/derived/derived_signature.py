@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.verdict.triage.catalogue import Signature
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
@@ -41,6 +42,13 @@ def derive(
     if cause is None or (known and not _is_better(cause, known, use)):
         return None
     return _signature(use, cause, text), cause
+
+
+def as_symptom(signature: Signature, cause: DerivedCause) -> tuple[Signature, DerivedCause]:
+    """A likely cause of something that may not have ended the job, as a symptom."""
+    if cause.degree is not Degree.LIKELY:
+        return signature, cause
+    return signature.model_copy(update={"role": "symptom"}), replace(cause, degree=Degree.SYMPTOM)
 
 
 def _raised(finder: CauseFinder, text: str, frames: Sequence[Frame]) -> tuple[Signature, DerivedCause] | None:
