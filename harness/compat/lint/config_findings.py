@@ -57,11 +57,15 @@ def config_findings(
 ) -> Iterator[LintFinding | UndecidedRule]:
     """Findings about the configuration; an undecided rule if nothing could be composed."""
     if configuration is not None and configuration.lacks(job.entry, job.started_as):
-        yield _missing_program(job, configuration, versions)
+        missing = _missing_program(job, configuration, versions)
+        yield missing
+        if missing.severity != "error":
+            unknown = (f"the configuration of {job.entry}, which is no part of {_verl(versions)}",)
+            yield UndecidedRule(rule=CONFIG_RULE, unknown=unknown, recipe=job.name)
         return
-    missing = configuration.missing_name(job.entry, job.options) if configuration is not None else None
-    if configuration is not None and missing is not None:
-        yield _missing_name(job, configuration, *missing)
+    absent = configuration.missing_name(job.entry, job.options) if configuration is not None else None
+    if configuration is not None and absent is not None:
+        yield _missing_name(job, configuration, *absent)
         return
     if configuration is None or composed is None:
         entry = job.entry or "the program that the job starts"
@@ -143,6 +147,22 @@ def _missing_program(
     plain = job.entry.removesuffix(".py").replace("/", ".")
     similar = difflib.get_close_matches(plain, modules, n=2, cutoff=0.8)
     is_file = job.started_as == "file"
+    name = plain.rpartition(".")[2]
+    # Projects copy recipes into the package when they are installed, which the release does not show.
+    copied = [one for one in modules if one.rpartition(".")[2] == name and not one.startswith("verl.")]
+    if copied and not is_file and plain not in modules:
+        return _finding(
+            job,
+            None,
+            rule=PROGRAM_MISSING,
+            severity="warning",
+            message=f"{_verl(versions)} has no module {job.entry}, and has {copied[0]}",
+            why=f"python -m stops with: No module named {job.entry}, unless the installation copies "
+            "the recipe into the package; the overrides are not compared with its configuration",
+            fix=f"start it with -m {copied[0]}, or copy its folder and its configuration into "
+            f"{plain.rpartition('.')[0].replace('.', '/')} before",
+            source=f"the files of {configuration.label}",
+        )
     fix = f"did you mean {' or '.join(similar)}?" if similar else "start a program of this verl"
     return _finding(
         job,
@@ -283,13 +303,14 @@ def _finding(
     why: str,
     fix: str,
     source: str,
+    severity: str = "error",
     changes: tuple[SettingChange, ...] = (),
 ) -> LintFinding:
     where = setting.where if setting is not None else job.where
     return LintFinding.at(
         where,
         rule=rule,
-        severity="error",
+        severity=severity,
         message=message,
         why=why,
         fix=fix,

@@ -439,6 +439,25 @@ def test_a_module_that_verl_does_not_have_is_an_error(configuration: VerlConfigu
     assert "recipe.dapo.main_dapo" in " ".join(unchecked)
 
 
+def test_a_recipe_that_may_be_copied_into_the_package_is_told_with_its_place(
+    configuration: VerlConfiguration,
+) -> None:
+    tree = MemoryTree(
+        files={
+            path: TreeFile(mode=REGULAR, data=text.encode())
+            for path, text in {**FILES, "recipe/dapo/main_dapo.py": MAIN.format(name="dapo")}.items()
+        }
+    )
+    with VerlConfiguration(tree).unpacked() as changed:
+        result = lint(changed, "trainer.nnodes=2", "verl.trainer.main_dapo")
+    [finding] = [one for one in result.findings if one.rule == "NO-PROGRAM"]
+    assert finding.severity == "warning"
+    assert finding.fix.startswith("start it with -m recipe.dapo.main_dapo, or copy its folder")
+    assert "verl.trainer.main_dapo" in " ".join(result.unchecked)
+    [plain] = lint(configuration, "trainer.nnodes=2", "verl.trainer.main_dapo").findings
+    assert (plain.rule, plain.severity) == ("NO-PROGRAM", "error")
+
+
 def test_a_file_beside_the_script_is_found_by_its_name(configuration: VerlConfiguration) -> None:
     script = parse_script("python3 main_ppo.py actor_rollout_ref.rollout.m=2", "run.sh")
     result = lint_script(script, {"verl": "0.9.1"}, configuration)
