@@ -504,6 +504,11 @@ class PatchPlaceEntry(MatrixEntry):
         description="The number N of `patch -pN`: how many leading components the paths in the patches have. "
         "git writes one, a/ or b/",
     )
+    inside: Text = Field(
+        "",
+        description="The folder of the upstream that the paths in the patches are relative to, if that is "
+        "not the top of its repository: `vllm_ascend` for patches of the installed package",
+    )
     left_out: Text = Field(
         "", description="Why no cell has the patches of the folder, for example because they are for GPUs"
     )

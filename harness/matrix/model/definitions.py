@@ -193,7 +193,8 @@ class PatchPlace:
     "" for a branch. axis: the axis whose repository has the folder, at the commit of the cell; "" for the
     checkout. layout: "" to detect it. versions: the versions that they are for; None for those that
     the layout names, else all. files: globs of the files in the folder that count; empty for all. strip: the
-    number of leading components that their paths have. left_out: why no cell has them, or "".
+    number of leading components that their paths have. inside: the folder of the sources that the paths are
+    relative to, "" for the top. left_out: why no cell has them, or "".
     branch, base: the branch with the changes, and what it started from.
     is_included: the entry is of the shipped matrix, which another matrix includes.
     """
@@ -205,6 +206,7 @@ class PatchPlace:
     versions: Condition | None = None
     files: tuple[str, ...] = ()
     strip: int = 1
+    inside: str = ""
     left_out: str = ""
     branch: str = ""
     base: str = ""

@@ -25,7 +25,7 @@ def read_patch_place(resolver: NameResolver, index: int, entry: Entry) -> PatchP
             fix="add the axis of the upstream, and the tag or branch of the upstream that it started from",
         )
     if not folder or entry.get("axis"):
-        for name in ("files", "left_out") + (("strip",) if branch else ()):
+        for name in ("files", "inside", "left_out") + (("strip",) if branch else ()):
             if entry.get(name):
                 resolver.problem((*path, name), f"{name!r} is for a folder of this repository")
     if folder and not _is_inside(folder):
@@ -33,6 +33,13 @@ def read_patch_place(resolver: NameResolver, index: int, entry: Entry) -> PatchP
             (*path, "folder"),
             f"{folder!r} is outside this repository",
             fix="write a path relative to matrix.yaml, without `..`",
+        )
+    inside = text(entry.get("inside", ""))
+    if inside and not _is_inside(inside):
+        resolver.problem(
+            (*path, "inside"),
+            f"{inside!r} is outside the sources of the upstream",
+            fix="write a path relative to the top of its repository, without `..`",
         )
     _check_axis(resolver, path, entry)
     axis = resolver.axis((*path, "upstream"), upstream) if upstream else None
@@ -55,6 +62,7 @@ def read_patch_place(resolver: NameResolver, index: int, entry: Entry) -> PatchP
         versions=condition,
         files=tuple(texts(entry.get("files") or [])),
         strip=int(entry.get("strip", 1)),
+        inside=inside.strip("/"),
         left_out=text(entry.get("left_out", "")),
         branch=branch,
         base=text(entry.get("base", "")),

@@ -31,7 +31,7 @@ from harness.patchstack.stacks.patch_stack import (
 )
 from harness.patchstack.stacks.stack_import import ImportedStack, import_patches, is_named
 from harness.serialisation import JsonValue
-from harness.sources.git.branch_patches import branch_patches
+from harness.sources.git.branch_patches import branch_patches, file_name_inside, plain_file_name
 
 PATCHES = "patches"
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
@@ -194,7 +194,9 @@ class PatchSources:
     @property
     def files(self) -> tuple[str, ...]:
         """The patch files that lie elsewhere in the checkout, relative to it, with those that no cell has."""
-        named = [one.patch.file for one in self.placed] + [one.file for one in self._read.left_out]
+        named = [plain_file_name(one.patch.file) for one in self.placed] + [
+            one.file for one in self._read.left_out
+        ]
         return tuple(dict.fromkeys(named))
 
     def unnamed(self, files: Iterable[str]) -> tuple[UnusedPatch, ...]:
@@ -233,10 +235,9 @@ class PatchSources:
         for one in placed:
             known = sorted({cell[one.upstream] for cell in cells if one.upstream in cell})
             if not any(one.is_for(self.axes[one.upstream], version) for version in known):
-                where = one.place.where if one.place.axis else Location(self.root / one.patch.file)
-                yield UnusedPatch(
-                    file=one.patch.file, reason=_why_unused(one, known), where=where, axis=one.place.axis
-                )
+                file = plain_file_name(one.patch.file)
+                where = one.place.where if one.place.axis else Location(self.root / file)
+                yield UnusedPatch(file=file, reason=_why_unused(one, known), where=where, axis=one.place.axis)
 
     @functools.cached_property
     def problems(self) -> tuple[Problem, ...]:
@@ -322,7 +323,9 @@ def _folder(
     if not folder.resolve().is_relative_to(sources.root.resolve()):
         raise InputError("this folder is outside of the repository", where=place.where, fix="remove the link")
     try:
-        stack = import_patches(folder, place.layout, files=place.files, strip=place.strip)
+        stack = import_patches(
+            folder, place.layout, files=place.files, strip=place.strip, inside=place.inside
+        )
     except InputError as error:
         first = error.problems[0]
         raise InputError(
@@ -361,7 +364,7 @@ def _imported(
             SelectedPatch(
                 id=re.sub(r"\.(patch|diff)$", "", patch.name).removeprefix(f"{patch.upstream}/"),
                 version_range=pin,
-                file=_relative(patch.file, root),
+                file=file_name_inside(_relative(patch.file, root), place.inside),
                 digest=digest_bytes(patch.data),
                 series=0,
                 data=patch.data,

@@ -76,12 +76,13 @@ class ImportedStack:
 
 
 def import_patches(
-    folder: Path, layout: str = "", *, files: Sequence[str] = (), strip: int = 1
+    folder: Path, layout: str = "", *, files: Sequence[str] = (), strip: int = 1, inside: str = ""
 ) -> ImportedStack:
     """Read a stack. Without `layout` the format is detected. InputError if the folder has no patches.
 
     files: globs of the files that count, in the order in which they are applied. strip: the number of leading
-    components that the paths in the patches have, where the layout does not say it for each of them.
+    components that the paths in the patches have, where the layout does not say it for each of them. inside:
+    the folder of the sources that they are relative to, "" for the top.
     """
     if not folder.is_dir():
         raise InputError("the folder to import from does not exist", where=Location(folder))
@@ -106,8 +107,8 @@ def import_patches(
         found, problems = [_read(file, "", "", folder) for file in chosen], []
     else:
         raise InputError(f"unknown layout {selected!r}", fix=f"one of {', '.join(LAYOUTS)}")
-    if strip != 1:
-        found = [replace(patch, data=with_one_component(patch.data, strip)) for patch in found]
+    if strip != 1 or inside:
+        found = [replace(patch, data=with_one_component(patch.data, strip, inside)) for patch in found]
     problems += [problem for patch in found for problem in _patch_problems(patch)]
     searched = root / "patch" if selected == PLUGIN and root else folder
     left_out = [

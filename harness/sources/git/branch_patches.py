@@ -22,6 +22,8 @@ _NAME = re.compile(r"branch-patches/([0-9a-f]{40,64})-([0-9a-f]{40,64})/([A-Za-z
 _EVERYTHING = "-"
 #: How patch files of another repository are named: by its commit, and the path there.
 _COMMIT_FILE = re.compile(r"commit-patches/([0-9a-f]{40,64})/(.+)")
+#: How a patch file is named whose paths are relative to a folder of the sources.
+_FILE_INSIDE = re.compile(r"(?P<file>.+) \(in (?P<inside>[^()]+)/\)")
 _CI_FILES = (".github/", ".gitlab", ".gitcode/", "Jenkinsfile")
 _OWN_FILES = ("matrix.yaml", "npu-matrix.toml", ".gitignore", *_CI_FILES)
 #: A longer branch is no patch stack, and a wrong base gives thousands of commits.
@@ -99,12 +101,25 @@ def commit_file_name(commit: str, path: str) -> str:
     return f"commit-patches/{commit}/{path}"
 
 
+def file_name_inside(file: str, inside: str) -> str:
+    """How `read_patch_content` finds a patch file whose paths are relative to a folder of the sources."""
+    return f"{file} (in {inside}/)" if inside else file
+
+
+def plain_file_name(file: str) -> str:
+    """The name of the patch file itself, without the folder that its paths are relative to."""
+    found = _FILE_INSIDE.fullmatch(file)
+    return found["file"] if found else file
+
+
 def read_patch_content(file: str, digest: str, root: Path) -> bytes | None:
     """The patch with this digest: from the checkout, a commit of it or of a mirror, or the shipped patches.
 
-    It may be that of the file with a newline at its end, or with one component before its paths. None if none
-    of them has it: the patch has changed.
+    It may be that of the file with a newline at its end, or with other components before its paths. None if
+    none of them has it: the patch has changed.
     """
+    placed = _FILE_INSIDE.fullmatch(file)
+    inside, file = (placed["inside"], placed["file"]) if placed else ("", file)
     candidates: Sequence[bytes] = ()
     named = _NAME.fullmatch(file)
     foreign = _COMMIT_FILE.fullmatch(file)
@@ -117,7 +132,9 @@ def read_patch_content(file: str, digest: str, root: Path) -> bytes | None:
         candidates = tuple(path.read_bytes() for path in paths if path.is_file())
     completed = (complete_last_line(data) for data in candidates)
     rewritten = (
-        with_one_component(data, number) for number in range(MOST_COMPONENTS + 1) for data in candidates
+        with_one_component(data, number, inside)
+        for number in range(MOST_COMPONENTS + 1)
+        for data in candidates
     )
     found = itertools.chain(candidates, completed, rewritten)
     return next((data for data in found if digest_bytes(data) == digest), None)

@@ -94,6 +94,19 @@ class Repository:
         prefix = "refs/tags/"
         return tuple(name.removeprefix(prefix) for name in self.objects.references if name.startswith(prefix))
 
+    def nearest_tag(self, commit: str) -> tuple[str, int] | None:
+        """The nearest tag at or before a commit, and the number of commits since then, as `git describe`."""
+        import pygit2
+
+        try:
+            found = self.objects.describe(
+                commit, describe_strategy=pygit2.enums.DescribeStrategy.TAGS, always_use_long_format=True
+            )
+        except (KeyError, pygit2.GitError):  # No tag, or a shallow clone.
+            return None
+        name, commits, _commit = found.rsplit("-", 2)
+        return name, int(commits)
+
     def blob(self, blob_id: str) -> bytes | None:
         """A file's content by its blob id, or None if it is missing or the abbreviated id is ambiguous.
 

@@ -28,12 +28,16 @@ def changed_paths(data: bytes) -> Iterator[str]:
             yield found[2].decode("utf-8", "replace")
 
 
-def with_one_component(data: bytes, components: int) -> bytes:
-    """The patch, whose paths have this number of leading components, with one: `a/` and `b/`."""
-    if components == 1:
+def with_one_component(data: bytes, components: int, inside: str = "") -> bytes:
+    """The patch, whose paths have this number of leading components, with one: `a/` and `b/`.
+
+    inside: the folder of the sources that the paths are relative to, "" for the top of the repository.
+    """
+    if components == 1 and not inside:
         return data
+    below = f"{inside}/".encode() if inside else b""
     return b"".join(
-        line if in_hunk else _with_one_component(line, components) for line, in_hunk in _lines(data)
+        line if in_hunk else _with_one_component(line, components, below) for line, in_hunk in _lines(data)
     )
 
 
@@ -52,23 +56,23 @@ def _lines(data: bytes) -> Iterator[tuple[bytes, bool]]:
             yield line, hunk is not None
 
 
-def _with_one_component(line: bytes, components: int) -> bytes:
+def _with_one_component(line: bytes, components: int, below: bytes) -> bytes:
     moved, file = _MOVED.fullmatch(line), _FILE.fullmatch(line)
     if moved:  # These paths have no `a/` or `b/`.
-        return moved[1] + _without(moved[2], max(0, components - 1)) + moved[3]
+        return moved[1] + below + _without(moved[2], max(0, components - 1)) + moved[3]
     if file and file[2] != _DEV_NULL:
         side = b"a/" if line.startswith(b"---") else b"b/"
-        return file[1] + side + _without(file[2], components) + file[3]
-    return _git_line(line, components) if line.startswith(b"diff --git ") else line
+        return file[1] + side + below + _without(file[2], components) + file[3]
+    return _git_line(line, components, below) if line.startswith(b"diff --git ") else line
 
 
-def _git_line(line: bytes, components: int) -> bytes:
+def _git_line(line: bytes, components: int, below: bytes) -> bytes:
     """The line `diff --git`, if both of its paths are the same; otherwise git reads the lines below it."""
     words, end = line[11:].rstrip(b"\r\n"), line[len(line.rstrip(b"\r\n")) :]
     for at in (at for at, byte in enumerate(words) if byte in b" \t"):
         first, second = _without(words[:at], components), _without(words[at + 1 :], components)
         if first == second:
-            return b"diff --git a/" + first + b" b/" + second + end
+            return b"diff --git a/" + below + first + b" b/" + below + second + end
     return line
 
 

@@ -157,6 +157,7 @@ def _patch_entry(found: FoundPatches) -> str:
         "versions": _quoted(f"=={found.version}") if found.version else "",
         "files": f"[{', '.join(map(_quoted, found.only))}]" if found.only else "",
         "strip": str(found.strip) if found.strip != 1 else "",
+        "inside": found.inside,
         "left_out": _quoted(found.reason) if found.reason else "",
     }
     more = "".join(f", {name}: {value}" for name, value in settings.items() if value)
@@ -212,6 +213,7 @@ def describe(survey: RepositorySurvey) -> Sequence[str]:
             f"not used: {found.reason}" if found.reason else (found.layout or f"patches of {found.upstream}")
         )
         paths = f", paths for -p{found.strip}" if found.strip != 1 else ""
+        paths += f", relative to {found.inside}/" if found.inside else ""
         lines.append(f"  patches   {found.folder}: {len(found.files)} files, {what}{paths}")
     if survey.own_stacks:
         lines.append(
@@ -258,6 +260,7 @@ def as_json(survey: RepositorySurvey, files: Sequence[FirstFile]) -> Mapping[str
                 "upstream": one.upstream,
                 "files": list(one.files),
                 "strip": one.strip,
+                "inside": one.inside,
             }
             | ({"reason": one.reason} if one.reason else {})
             for one in survey.patches

@@ -150,6 +150,7 @@ def shipped_stacks(survey: RepositorySurvey, shipped: Matrix, own: Sequence[OwnS
             layout=one.layout,
             files=one.only,
             strip=one.strip,
+            inside=one.inside,
             where=Location(MATRIX_FILE),
         )
         for one in survey.patches

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -41,8 +41,9 @@ class FoundPatches:
     """Patches for one entry of the section `patches`.
 
     version: the release of the upstream that the folder or the files are named after, or "". only: globs of
-    the files, if the folder has others, too. strip: the number of leading components in their paths. reason:
-    why they were not placed, or "". commit: the commit of the upstream that they are for, if no clone here
+    the files, if the folder has others, too. strip: the number of leading components in their paths. inside:
+    the folder of the sources that the paths are relative to, "" for the top. reason: why they were not
+    placed, or "". commit: the commit of the upstream that they are for, if no clone here
     has it.
     """
 
@@ -53,6 +54,7 @@ class FoundPatches:
     version: str = ""
     only: tuple[str, ...] = ()
     strip: int = 1
+    inside: str = ""
     reason: str = ""
     commit: str = ""
 
@@ -63,17 +65,23 @@ class _Target:
 
     upstream: str = ""
     strip: int = 1
+    inside: str = ""
     version: str = ""
     reason: str = ""
     is_open: bool = False
 
 
 def find_patches(
-    root: Path, files: Sequence[str], own: Sequence[str], axes: Mapping[str, Axis]
+    root: Path,
+    files: Sequence[str],
+    own: Sequence[str],
+    axes: Mapping[str, Axis],
+    released: Callable[[str], Collection[str]] = lambda _package: (),
 ) -> Iterator[FoundPatches]:
     """Every patch file once, grouped by the entry that can name it.
 
-    own: upstreams with stacks in the format of this project.
+    own: upstreams with stacks in the format of this project. released: the paths of the files that any
+    release of a package has.
     """
     names = [
         name
@@ -94,7 +102,7 @@ def find_patches(
             plain[folder] = inside
     for folder, inside in plain.items():
         below = [name for name in names if PurePosixPath(name).is_relative_to(folder)]
-        targets = _targets(root, folder, inside, files, sources)
+        targets = _targets(root, folder, inside, files, sources, released)
         for target in dict.fromkeys(targets.values()):
             mine = tuple(name for name in inside if targets[name] == target)
             script, order = _order(folder, mine, scripts) if target.upstream else ("", ())
@@ -113,6 +121,7 @@ def find_patches(
                         version=target.version,
                         only=_globs(folder, group, below, ordered=bool(order)),
                         strip=target.strip,
+                        inside=target.inside,
                         reason=reason,
                     )
 
@@ -215,7 +224,12 @@ def _series(root: Path, folder: str, inside: Sequence[str], axes: Mapping[str, A
 
 
 def _targets(
-    root: Path, folder: str, inside: Sequence[str], files: Sequence[str], axes: Mapping[str, Axis]
+    root: Path,
+    folder: str,
+    inside: Sequence[str],
+    files: Sequence[str],
+    axes: Mapping[str, Axis],
+    released: Callable[[str], Collection[str]],
 ) -> dict[str, _Target]:
     """Patch file -> what it is for. What changes no package goes with the others, if these are for one."""
     if is_for_other_hardware(PurePosixPath(folder, "x")):
@@ -224,6 +238,8 @@ def _targets(
     changed = {name: _places(root / name, axes) for name in inside}
     usual = Counter(place for places in changed.values() for place in places.values() if place)
     found = {name: _target(name, places, usual, folders, axes) for name, places in changed.items()}
+    for name in (name for name, one in found.items() if one.reason == NO_AXIS):
+        found[name] = _inside_package(name, [*changed[name]], axes, released) or found[name]
     known = {one for one in found.values() if one.upstream}
     beside = known.pop() if len(known) == 1 else None
     return {name: beside if beside and one.is_open else one for name, one in found.items()}
@@ -262,6 +278,36 @@ def _target(
     return _Target(upstream=upstream, strip=strip, version=_named_version(name, axes[upstream]))
 
 
+def _inside_package(
+    name: str,
+    changed: Sequence[tuple[str, ...]],
+    axes: Mapping[str, Axis],
+    released: Callable[[str], Collection[str]],
+) -> _Target | None:
+    """What a patch is for that is applied in the folder of a package, so that its paths do not name it.
+
+    It or its folder must be named after the upstream, and releases must have the files in one folder.
+    """
+    sources = {"/".join(parts[1:] if parts[0] in {"a", "b"} else parts) for parts in changed}
+    strip = int(any(parts[0] in {"a", "b"} for parts in changed))
+    words = _words(name)
+    for axis in (axis for axis in axes.values() if words & _called(axis)):
+        known = [
+            {path.removesuffix(source).rstrip("/") for path in released(axis.package) if _ends(path, source)}
+            for source in sources
+        ]
+        there = [folders for folders in known if folders]  # What the patch adds is in no release.
+        folders = set.intersection(*there) if there else set()
+        if len(folders) == 1 and 2 * len(there) >= len(known):
+            inside = folders.pop()
+            return _Target(upstream=axis.name, strip=strip, inside=inside, version=_named_version(name, axis))
+    return None
+
+
+def _ends(path: str, source: str) -> bool:
+    return path.endswith(f"/{source}")
+
+
 def _package(parts: Sequence[str], packages: Mapping[str, str]) -> tuple[str, int] | None:
     """The axis whose package a changed path is in, and the number of components before its repository."""
     for at, part in enumerate(parts[:-1]):
@@ -285,11 +331,23 @@ def _is_plausible(
 
     They do if they are folders of this repository, or if the patch or its folder is named after the upstream.
     """
-    words = {word for part in PurePosixPath(name).parts for word in re.split(r"[-.]", part.lower())}
-    called = {upstream, axes[upstream].package, *axes[upstream].repository.rpartition("/")[2:]}
-    named = {one.lower().removesuffix(".git").replace("-", "_") for one in called if one}
-    is_named = bool(words & named) or any(prefix[-1].replace("-", "_") == one for one in named)
+    named = _called(axes[upstream])
+    is_named = bool(_words(name) & named) or prefix[-1].replace("-", "_") in named
     return is_named or "/".join(prefix) in folders
+
+
+def _called(axis: Axis) -> set[str]:
+    """The names of an upstream: of its axis, package and repository."""
+    called = {axis.name, axis.package, *axis.repository.rpartition("/")[2:]}
+    return {one.lower().removesuffix(".git").replace("-", "_") for one in called if one}
+
+
+def _words(name: str) -> set[str]:
+    """What the parts of a path are named after: `vllm-ascend-fix.patch` after vllm_ascend, and vllm."""
+    parts = [re.split(r"[-_.]", part.lower()) for part in PurePosixPath(name).parts]
+    return {"_".join(words[:end]) for words in parts for end in range(1, len(words) + 1)} | {
+        word for words in parts for word in words
+    }
 
 
 def _named_version(name: str, axis: Axis) -> str:

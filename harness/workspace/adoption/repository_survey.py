@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from harness.compat.knowledge.pack_at_hand import shipped_pack
 from harness.matrix.version_matrix import Matrix
 from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
 from harness.patchstack.stacks.stack_import import PLUGIN, REQUIRED_VERL
@@ -77,7 +78,7 @@ def survey_repository(root: Path, shipped: Matrix) -> RepositorySurvey:
     fork = find_fork(files, checkout, axes)
     own = _own_stacks(files)
     scripts = _scripts(root, files)
-    found = tuple(find_patches(root, files, own, axes))
+    found = tuple(find_patches(root, files, own, axes, _released_paths()))
     pins = find_pins(
         root,
         [name for name in files if _can_pin(PurePosixPath(name), found)],
@@ -102,6 +103,12 @@ def survey_repository(root: Path, shipped: Matrix) -> RepositorySurvey:
         branch=checkout.branch() if checkout.is_git else "",
         is_git=checkout.is_git,
     )
+
+
+def _released_paths() -> Callable[[str], Collection[str]]:
+    """The paths of the files that any release of a package has, from the shipped index."""
+    pack = shipped_pack().pack
+    return pack.paths if pack else lambda _package: ()
 
 
 def _can_pin(path: PurePosixPath, patches: Sequence[FoundPatches]) -> bool:

@@ -25,6 +25,8 @@ _IMAGE = re.compile(
     r"/(?P<name>[a-z][\w.-]*):v?(?P<version>\d+(?:\.\d+)+(?:[.-]?(?:rc|post)\.?\d+)?)"
     r"(?:-(?:a[235]|\d{3}\w?|(?:openeuler|ubuntu|py|cann)[\w.]*|arm64|aarch64|x86_64))*(?=[\s\"'`;&|)]|$)"
 )
+#: `pip install -q "vllm==0.11.0" \\`, also of uv; what it uninstalls, it does not pin.
+_INSTALL = re.compile(r"\b(?:pip[\d.]*|uv)\s+(?:-\S+\s+)*(?:install|add)\s")
 _FENCE = re.compile(r"\s*(?:[-*>]\s*)?(?P<fence>`{3,}|~{3,})\s*\{?\.?(?P<language>[\w+-]*)")
 #: Languages of blocks that are commands.
 _SHELLS = frozenset({"", "bash", "sh", "shell", "console", "zsh", "text", "dockerfile", "docker"})
@@ -85,6 +87,17 @@ def command_pins(lines: Iterable[tuple[str, int]]) -> Iterator[NamedVersion]:
                     yield name, f"@{commit}" if commit else checkout["version"], number
             elif entered:
                 folder = entered[1] or entered[2]
+
+
+def installed_lines(lines: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """What the lines of a script install with pip or uv, without the commands before that, and the lines."""
+    goes_on = False
+    for line, number in lines:
+        for command in re.split(r"&&|[;|]", line):
+            start = _INSTALL.search(command)
+            if start or goes_on:
+                yield command[start.end() if start else 0 :], number
+            goes_on = bool(start or goes_on) and command.endswith("\\")
 
 
 def cann_version(text: str) -> str:

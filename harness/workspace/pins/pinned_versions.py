@@ -15,12 +15,17 @@ from harness.workspace.pins.dockerfile_pins import dockerfile_lines, dockerfile_
 from harness.workspace.pins.install_commands import (
     NamedVersion,
     command_pins,
+    installed_lines,
     is_readme,
     readme_lines,
     script_lines,
 )
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)\s*==\s*([0-9][A-Za-z0-9_.+!]*)(?!\S*\*)")
+#: Not for pip, but for scripts that check it out: `mindspeed==ca70c1338f1b3d1ce46a0ea426e5779ae1312e2e`.
+_FULL_COMMIT = re.compile(r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)\s*==\s*([0-9a-f]{40})(?![\w.])")
+#: Branches and tags of MindSpeed also name its Megatron: `2.3.0_core_r0.12.1`.
+_CORE = "_core_"
 #: A requirement on a tag of a repository: `verl @ git+https://github.com/verl-project/verl@v0.6.1#egg=verl`.
 _DIRECT = re.compile(
     r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)(?:\[[\w,. -]*\])?\s*@\s*git\+[^\s@\"']+(?:@[\w.-]+[:/][^\s@\"']*)?"
@@ -77,7 +82,9 @@ def find_pins(
     def add(key: str, file: str, pins: Iterable[NamedVersion]) -> None:
         for package, named, line in pins:
             axis = names.get(normal_name(package), "")
-            version = (version_at(axis, named[1:]) or named) if axis and named.startswith("@") else named
+            version = named.partition(_CORE)[0]
+            if axis and named.startswith("@"):
+                version = version_at(axis, named[1:]) or named
             if axis and _is_valid(axes[axis], version):
                 found.setdefault(key, {}).setdefault(axis, []).append((version, f"{file}:{line}"))
 
@@ -123,9 +130,10 @@ def _pins_of(file: Path) -> Iterator[NamedVersion]:
     if is_dockerfile(PurePosixPath(file.name)):
         yield from dockerfile_pins(text)
         numbered = dockerfile_lines(text)
-    if file.suffix == _SCRIPT:  # It installs sources; the versions in other commands may be anything.
-        yield from command_pins(script_lines(text))
-        return
+    if file.suffix == _SCRIPT:  # The versions in other commands may be anything.
+        numbered = list(script_lines(text))
+        yield from command_pins(numbered)
+        numbered = list(installed_lines(numbered))
     if is_readme(PurePosixPath(file.name)):
         numbered = list(readme_lines(text))
         yield from command_pins(numbered)
@@ -141,6 +149,8 @@ def _pins_of(file: Path) -> Iterator[NamedVersion]:
         requirement = re.split(r"(?:^|\s)#", line)[0]
         if always is not None and not any(one in requirement for one in always):
             continue
+        for match in _FULL_COMMIT.finditer(requirement):
+            yield match[1], f"@{match[2]}", number
         for match in (*_PIN.finditer(requirement), *_DIRECT.finditer(requirement)):
             # The build for the CPU is the one that torch_npu extends.
             yield match[1], match[2].rstrip(",;").removesuffix("+cpu"), number

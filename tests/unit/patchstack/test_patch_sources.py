@@ -244,6 +244,36 @@ def test_files_and_strip_place_patches_of_a_shared_folder(tmp_path: Path) -> Non
     ]
 
 
+def test_paths_can_be_relative_to_a_folder_of_the_sources(tmp_path: Path) -> None:
+    """As in patches that a script applies in the folder of the installed package."""
+    write(tmp_path, "p/in.patch", "p/p0.patch", "p/unused.patch")
+    (tmp_path / "p/p0.patch").write_text(PATCH.format(7).replace(" a/", " ").replace(" b/", " "))
+    found = sources(
+        tmp_path,
+        "  - {folder: p, upstream: megatron_core, files: [in.patch], inside: megatron/core}\n"
+        "  - {folder: p, upstream: megatron_core, files: [p0.patch], strip: 0, inside: megatron/}\n"
+        "  - {folder: p, upstream: megatron_core, files: [unused.patch], versions: '==0.1', inside: megatron}",
+    )
+    chosen = found.select("megatron_core", {"megatron_core": "0.12.1"})
+    assert [parse_patch(patch.data).files[0].path for patch in chosen] == [
+        "megatron/core/verl/x.py",
+        "megatron/verl/x.py",
+    ]
+    for patch in chosen:
+        assert SelectedPatch.from_facet(patch.facet(), tmp_path) == patch
+    assert [one.file for one in found.unused([{"megatron_core": "0.12.1"}])] == ["p/unused.patch"]
+    assert found.unnamed(["p/in.patch", "p/p0.patch"]) == ()
+    (tmp_path / "p/in.patch").write_text(PATCH.format(8))
+    with pytest.raises(InputError, match="changed after the plan"):
+        SelectedPatch.from_facet(chosen[0].facet(), tmp_path)
+
+
+@pytest.mark.parametrize("inside", ["../x", "/vllm"])
+def test_a_folder_outside_the_sources_is_refused(inside: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="outside the sources of the upstream"):
+        sources(tmp_path, f"  - {{folder: p, upstream: megatron_core, inside: {inside}}}")
+
+
 def test_the_same_patch_in_two_folders_is_applied_once(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         write(tmp_path, f"{folder}/x.patch")
@@ -253,7 +283,11 @@ def test_the_same_patch_in_two_folders_is_applied_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    ["branch: main, base: v1, upstream: verl, strip: 2", "axis: verl, folder: x, left_out: no"],
+    [
+        "branch: main, base: v1, upstream: verl, strip: 2",
+        "axis: verl, folder: x, left_out: no",
+        "axis: verl, folder: x, inside: verl",
+    ],
 )
 def test_settings_of_a_folder_are_for_folders_of_the_repository(entry: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is for a folder of this repository"):

@@ -58,6 +58,18 @@ def test_git_applies_the_rewritten_patch_as_it_applies_the_original_with_p(
     assert git(found, "write-tree") == git(expected, "write-tree") == git(made, "write-tree")
 
 
+def test_git_applies_a_patch_of_a_package_as_in_the_folder_of_the_package(tmp_path: Path) -> None:
+    made = repository(tmp_path / "made")
+    change(made)
+    diff = git(made, "diff", "--cached", "-M", "--relative=verl")
+    expected, found = repository(tmp_path / "expected"), repository(tmp_path / "found")
+    (tmp_path / "original.patch").write_bytes(diff)
+    (tmp_path / "rewritten.patch").write_bytes(with_one_component(diff, 1, "verl"))
+    git(expected, "apply", "--index", "--directory=verl", str(tmp_path / "original.patch"))
+    git(found, "apply", "--index", str(tmp_path / "rewritten.patch"))
+    assert git(found, "write-tree") == git(expected, "write-tree") == git(made, "write-tree")
+
+
 def test_lines_of_hunks_are_no_paths() -> None:
     text = (
         b"--- a/verl/x.py\t2024-01-01\n+++ b/verl/x.py\n@@ -1,2 +1,2 @@\n a\n--- a/no/x.py\n+++ b/no/x.py\n"

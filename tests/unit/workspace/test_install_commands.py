@@ -12,10 +12,12 @@ from harness.cli.app import app
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.workspace.pins.install_commands import (
     command_pins,
+    installed_lines,
     is_readme,
     readme_lines,
     script_lines,
 )
+from harness.workspace.pins.pinned_commits import commit_version
 
 PATCH = "diff --git a/{0}/x.py b/{0}/x.py\n--- a/{0}/x.py\n+++ b/{0}/x.py\n@@ -1 +1,2 @@\n a = 1\n+b = 1\n"
 README = """\
@@ -96,6 +98,106 @@ def test_only_shell_blocks_and_list_items_of_a_readme_count() -> None:
 )
 def test_what_commands_name(line: str, found: list[tuple[str, str]]) -> None:
     assert [(name, version) for name, version, _ in command_pins(script_lines(line))] == found
+
+
+SCRIPT = """\
+pip uninstall -y torch==2.7.1
+echo torch==2.6.0
+# pip install torch==2.5.1
+pip install -q \\
+  "torch==2.9.0" \\
+  torchvision==0.24.0 && echo vllm==0.9.0
+uv pip install vllm-ascend==0.11.0; cd verl
+torch==2.4.0
+"""
+
+
+def test_a_script_pins_what_it_installs() -> None:
+    lines = installed_lines(script_lines(SCRIPT))
+    assert [(text.strip().rstrip("\\").strip(), number) for text, number in lines] == [
+        ("-q", 4),
+        ('"torch==2.9.0"', 5),
+        ("torchvision==0.24.0", 6),
+        ("vllm-ascend==0.11.0", 7),
+    ]
+
+
+def test_patches_of_an_installed_package_are_found_by_the_files_of_its_releases(tmp_path: Path) -> None:
+    """As in AgentSDK, whose scripts enter the folder of the installed package: `patch -p1 -N < x.patch`."""
+    eagle = "worker/model_runner_v1.py"
+    added = "--- /dev/null\n+++ b/worker/mine.py\n@@ -0,0 +1 @@\n+a = 1\n"
+    plain = "--- models/llama/modeling_llama.py\n+++ models/llama/modeling_llama.py\n@@ -1 +1 @@\n-a\n+b\n"
+    root = write(
+        tmp_path,
+        {
+            "deploy/install.sh": "pip install vllm==0.11.0 torch==2.7.1\npip install transformers==4.57.1\n",
+            "deploy/vllm-ascend.patch": PATCH.format("worker").replace("worker/x.py", eagle) + added,
+            "deploy/moe/transformers.patch": plain,
+            # No release has this file, and nothing names an upstream.
+            "deploy/vllm-plugin.patch": PATCH.format("nowhere"),
+            "deploy/other/fix.patch": PATCH.format("worker").replace("worker/x.py", eagle),
+        },
+    )
+    assert CliRunner().invoke(app, ["init", str(root)], catch_exceptions=False).exit_code == 0
+    matrix = load_matrix(root / "matrix.yaml")
+    found = {
+        (one.folder, one.files or ("*",), one.upstream, one.strip, one.inside)
+        for one in matrix.patch_places
+        if not one.is_included and not one.left_out
+    }
+    assert found == {
+        ("deploy", ("vllm-ascend.patch",), "vllm_ascend", 1, "vllm_ascend"),
+        ("deploy/moe", ("*",), "transformers", 0, "transformers"),
+    }
+    assert {
+        one.axes["vllm"]: one.axes["torch"] for one in matrix.stacks.values() if "deploy" in one.name
+    } == {"0.11.0": "2.7.1"}
+
+
+def test_a_requirement_on_a_commit_that_a_script_checks_out_is_a_pin(tmp_path: Path, upstream: str) -> None:
+    root = write(
+        tmp_path / "own",
+        {
+            "requirements_third_party.txt": f"verl=={upstream}\nrllm==v0.1\nmindspeed==core_r0.8.0\n",
+            "get.sh": "git clone https://x.org/MindSpeed.git\ncd MindSpeed && git checkout 2.3.0_core_r0.12.1\n",
+            "patches/a.patch": PATCH.format("verl"),
+        },
+    )
+    assert CliRunner().invoke(app, ["init", str(root)], catch_exceptions=False).exit_code == 0
+    own = [one for one in load_matrix(root / "matrix.yaml").stacks.values() if one.name.startswith("own")]
+    assert [(one.axes["verl"], one.axes["mindspeed"]) for one in own] == [(f"0.7.0.dev0@{upstream}", "2.3.0")]
+
+
+@pytest.mark.parametrize(
+    ("tag", "commits", "version"),
+    [
+        ("v0.16.0rc1", 32, "0.16.0rc2.dev32"),
+        ("v0.9.1", 0, "0.9.1"),
+        ("v0.9.1", 3, "0.9.2.dev3"),
+        ("v0.7.3.post1", 2, "0.7.3.post2.dev2"),
+        ("core_v0.12.1", 1, "0.12.2.dev1"),
+        ("nightly", 1, ""),
+        ("", 1, ""),
+    ],
+)
+def test_a_commit_whose_files_state_no_version_has_that_of_its_tags(
+    tag: str, commits: int, version: str, tmp_path: Path
+) -> None:
+    commit = committed(tmp_path, {"vllm_ascend/x.py": "a = 1\n"})
+    if tag:
+        git(tmp_path, "tag", tag)
+    for number in range(commits):
+        commit = committed(tmp_path, {"vllm_ascend/x.py": f"a = {number + 2}\n"})
+    found = commit_version("vllm_ascend", commit[:9], [tmp_path])
+    assert found == (f"{version}@{commit}" if version else "")
+
+
+def test_a_shallow_clone_tells_no_version_of_a_commit(tmp_path: Path) -> None:
+    for number in range(3):
+        commit = committed(tmp_path / "whole", {"vllm_ascend/x.py": f"a = {number}\n"})
+    shallow = ["clone", "-q", "--depth", "1", f"file://{tmp_path}/whole", str(tmp_path / "shallow")]
+    git(tmp_path, *shallow)
+    assert commit_version("vllm_ascend", commit, [tmp_path / "shallow"]) == ""
 
 
 def test_each_project_gets_the_commit_that_its_readme_checks_out(tmp_path: Path, upstream: str) -> None:
