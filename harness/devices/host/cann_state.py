@@ -35,9 +35,10 @@ def inspect_cann(environ: Mapping[str, str], ascend: Path) -> CannState:
 
 def _problems(environ: Mapping[str, str], ascend: Path, version: str) -> Iterator[tuple[str, str]]:
     selected = {name: Path(environ[name]) for name in (*TOOLKIT_VARIABLES, ATB_VARIABLE) if environ.get(name)}
-    for name, folder in selected.items():
+    for name, folder in dict(selected).items():
         if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises without access
             yield f"{name} is {folder}, which is no folder here", _SOURCE
+            del selected[name]
     versions = {
         name: found
         for name in TOOLKIT_VARIABLES
