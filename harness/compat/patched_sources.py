@@ -6,13 +6,54 @@ exactly, and reports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from unidiff import PatchedFile, PatchSet
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import Line
 
+from harness.errors import InputError, Location
+from harness.matrix.model.environment_facets import UNREAD, UnreadPatches
+from harness.measurements import read_shape
+from harness.serialisation import JsonValue
+from harness.sources.git.branch_patches import read_patch_content
+
 MODULES = (".py",)
+
+#: The facet `patches[UPSTREAM]`: its selected patches, without their contents.
+PatchFacet = Iterable[Mapping[str, JsonValue]]
+
+
+@dataclass(frozen=True)
+class _NamedPatch:
+    """What tells the content of a selected patch in a facet."""
+
+    id: str
+    file: str
+    digest: str
+
+
+def unread_patches(facet: PatchFacet) -> UnreadPatches | None:
+    """The patches of the facet that are not known; None if all are."""
+    unread = (patch[UNREAD] for patch in facet if UNREAD in patch)
+    return next((read_shape(UnreadPatches, one) for one in unread if isinstance(one, Mapping)), None)
+
+
+def patch_texts(facet: PatchFacet, root: Path) -> list[tuple[str, str]]:
+    """Id and text of each patch of the facet. InputError if one changed after the plan was made.
+
+    root: the checkout.
+    """
+    found = []
+    for patch in (read_shape(_NamedPatch, patch) for patch in facet):
+        data = read_patch_content(patch.file, patch.digest, root)
+        if data is None:
+            where = Location(root / patch.file)
+            raise InputError("this patch changed after the plan was made", where=where, fix="run again")
+        found.append((patch.id, data.decode("utf-8", "replace")))
+    return found
 
 
 def apply_patches(

@@ -19,16 +19,14 @@ from harness.compat.api.api_analysis import ApiRequest
 from harness.compat.api.api_measurements import ApiFinding, ApiMeasured
 from harness.compat.api.consumers import CONSUMERS
 from harness.compat.api.last_release import last_releases_with
-from harness.compat.patched_sources import apply_patches
+from harness.compat.patched_sources import apply_patches, patch_texts, unread_patches
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
-from harness.errors import InputError, Location
-from harness.matrix.model.environment_facets import UNREAD, PinsFacet, UnreadPatches
+from harness.matrix.model.environment_facets import PinsFacet, UnreadPatches
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status
-from harness.sources.git.branch_patches import read_patch_content
 from harness.sources.git.mirrors import COMMIT_REMEDY, newly_mirrored
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.locked_releases import releases_of_task
@@ -135,12 +133,8 @@ def _made_for(
 
 def _unread_patches(facets: Mapping[str, Any]) -> dict[str, UnreadPatches]:
     """Package -> patches for it that are not known."""
-    return {
-        package: read_shape(UnreadPatches, patch[UNREAD])
-        for package, facet in PATCHES.items()
-        for patch in facets.get(facet) or ()
-        if UNREAD in patch
-    }
+    found = {package: unread_patches(facets.get(facet) or ()) for package, facet in PATCHES.items()}
+    return {package: unread for package, unread in found.items() if unread}
 
 
 def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], root: Path) -> PatchedFiles:
@@ -159,20 +153,10 @@ def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], roo
         ) -> str | None:
             return surface.source(modules[path]).decode("utf-8", "replace") if path in modules else None
 
-        diffs = [(patch["id"], _text_of(patch, root)) for patch in selected]
-        texts[package], added, failed = apply_patches(diffs, read)
+        texts[package], added, failed = apply_patches(patch_texts(selected, root), read)
         added_by |= added
         misfits += failed
     return PatchedFiles(texts=texts, added_by=added_by, misfits=tuple(misfits))
-
-
-def _text_of(patch: Mapping[str, Any], root: Path) -> str:
-    """The text of a selected patch; InputError if it has changed since the plan was made."""
-    data = read_patch_content(patch["file"], patch["digest"], root)
-    if data is None:
-        where = Location(root / patch["file"])
-        raise InputError("this patch changed after the plan was made", where=where, fix="run again")
-    return data.decode("utf-8", "replace")
 
 
 def pinned_versions(pins: PinsFacet) -> dict[str, str]:

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from harness.compat.lint.lint_measurements import ScriptNote
+from harness.compat.lint.python_program import torchrun_words
 from harness.compat.lint.ruleset import CommandEntry, load_ruleset
 from harness.compat.lint.shell.evaluator import Command
 from harness.compat.lint.shell.values import ScriptValue
-
-#: The module that `torchrun` starts.
-_TORCHRUN = ["-m", "torch.distributed.run"]
 
 
 def refused_options(commands: Sequence[Command]) -> Iterator[ScriptNote]:
@@ -27,14 +25,14 @@ def refused_options(commands: Sequence[Command]) -> Iterator[ScriptNote]:
 
 def _own_words(words: Sequence[ScriptValue], entry: CommandEntry) -> Sequence[ScriptValue]:
     """The words after a command; none if it is not started."""
+    if entry.command == ("torchrun",):
+        return torchrun_words(words)
     texts = [word.text for word in words]
     size = len(entry.command)
     for start in range(len(texts)):
         named = [PurePosixPath(texts[start]).name, *texts[start + 1 : start + size]]
         if named == list(entry.command):
             return words[start + size :]
-        if entry.command == ("torchrun",) and texts[start : start + 2] == _TORCHRUN:
-            return words[start + 2 :]
     return ()
 
 

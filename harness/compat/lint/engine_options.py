@@ -44,46 +44,26 @@ def _findings(
     if not rest.startswith(inside):
         return
     near = nearest_word(name, entry.names) if name not in entry.names else ""
-    if near:
-        yield _finding(
-            job,
-            setting,
-            message=f"{name} looks like a misspelling of {near}, an option of {entry.engine}",
-            why=f"verl hands on the options in engine_kwargs, and {entry.engine} stops at one that it lacks",
-            fix=f"write {key.replace(name, near)}",
-            source=entry.source,
-        )
     value, choices = composition.value(key), entry.choices.get(name, ())
+    problems: list[tuple[str, str, str, tuple[SettingChange, ...]]] = []
+    if near:
+        message = f"{name} looks like a misspelling of {near}, an option of {entry.engine}"
+        why = f"verl hands on the options in engine_kwargs, and {entry.engine} stops at one that it lacks"
+        problems.append((message, why, f"write {key.replace(name, near)}", ()))
     if choices and isinstance(value, str) and UNKNOWN_VALUE not in value and value.upper() not in choices:
-        yield _finding(
-            job,
-            setting,
-            message=f"{value} is no {name} that {entry.engine} knows",
-            why=f"{entry.engine} stops when it reads its configuration",
-            fix=f"choose one of {', '.join(choices)}",
+        message = f"{value} is no {name} that {entry.engine} knows"
+        why = f"{entry.engine} stops when it reads its configuration"
+        changes = misspelt_value(setting, key, choices)
+        problems.append((message, why, f"choose one of {', '.join(choices)}", changes))
+    for message, why, fix, changes in problems:
+        yield LintFinding.at(
+            setting.where,
+            rule=ENGINE_OPTION_RULE,
+            severity="error",
+            message=message,
+            why=why,
+            fix=fix,
             source=entry.source,
-            changes=misspelt_value(setting, key, choices),
+            recipe=job.name,
+            changes=changes,
         )
-
-
-def _finding(
-    job: JobSettings,
-    setting: ScriptValue,
-    *,
-    message: str,
-    why: str,
-    fix: str,
-    source: str,
-    changes: tuple[SettingChange, ...] = (),
-) -> LintFinding:
-    return LintFinding.at(
-        setting.where,
-        rule=ENGINE_OPTION_RULE,
-        severity="error",
-        message=message,
-        why=why,
-        fix=fix,
-        source=source,
-        recipe=job.name,
-        changes=changes,
-    )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import TaskContext
-from harness.compat.lint.cell_patches import unread_patches, with_cell_patches
+from harness.compat.lint.cell_patches import with_cell_patches
 from harness.compat.lint.config_findings import compose_job, config_findings
 from harness.compat.lint.environment_findings import environment_findings
 from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
@@ -40,6 +40,7 @@ from harness.compat.lint.ruleset import (
 from harness.compat.lint.setting_changes import value_change
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.torn_overrides import torn_override_findings
+from harness.compat.patched_sources import unread_patches
 from harness.errors import InputError, Location
 from harness.gc_pause import gc_paused
 from harness.matrix.model.versions import Version, parse_version

@@ -27,6 +27,8 @@ _SHORT_OPTION = re.compile(r"-(?:cn|cp|cd|sc|[hcprmi])")
 MAX_SWEEP = 4_000
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _MODULE_OPTIONS = ("-m", "--module")
+#: The module that `torchrun` starts.
+_TORCHRUN = ["-m", "torch.distributed.run"]
 #: The name of a module where Python takes a file: `-m` is missing before it.
 _NAMED_MODULE = re.compile(r"(?:verl|recipe)(?:\.[A-Za-z_]\w*)+")
 
@@ -79,15 +81,24 @@ def option(words: Sequence[ScriptValue], name: str) -> str:
     return found.text if found is not None else ""
 
 
+def torchrun_words(words: Sequence[ScriptValue]) -> Sequence[ScriptValue]:
+    """The words after `torchrun` or its module; none if a command does not start it."""
+    for start, word in enumerate(words):
+        if word.text.rpartition("/")[2] == "torchrun":
+            return words[start + 1 :]
+        if [one.text for one in words[start : start + 2]] == _TORCHRUN:
+            return words[start + 2 :]
+    return ()
+
+
 def torchrun_processes(words: Sequence[ScriptValue]) -> int:
     """The processes that `torchrun` starts on all nodes; 0 if it is not started, or only a run knows them."""
-    starts = any(word.text.rpartition("/")[2] == "torchrun" for word in words)
-    module = any(one.text == "-m" and two.text == "torch.distributed.run" for one, two in pairwise(words))
+    after = torchrun_words(words)
     found = [
-        next((value for name in names if (value := option(words, name))), default)
+        next((value for name in names if (value := option(after, name))), default)
         for names, default in ((("--nproc_per_node", "--nproc-per-node"), ""), (("--nnodes",), "1"))
     ]
-    is_known = (starts or module) and all(one.isascii() and one.isdigit() for one in found)
+    is_known = all(one.isascii() and one.isdigit() for one in found)
     return int(found[0]) * int(found[1]) if is_known else 0
 
 

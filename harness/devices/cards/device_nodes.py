@@ -6,6 +6,7 @@ import grp
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 MANAGER_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
@@ -63,23 +64,37 @@ def node_groups(nodes: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted({Path(node).stat().st_gid for node in nodes if Path(node).exists()}))
 
 
-def why_not_open(node: Path) -> str:
-    """Why this user may not open an existing node, "" if he may.
+@dataclass(frozen=True, kw_only=True)
+class ClosedNode:
+    """Why this user may not open a device node, and what to do."""
+
+    why: str
+    fix: str
+
+
+def closed_node(node: Path) -> ClosedNode | None:
+    """Why this user may not open an existing node, None if he may.
 
     Also root may not where the rules of a container (its cgroup) do not allow the device.
     """
     if not node.exists() or os.access(node, os.R_OK | os.W_OK):
-        return ""
+        return None
     facts = node.stat()
+    by_rules = ClosedNode(
+        why=f"{node} may not be opened in this container", fix="pass the node into it with --device"
+    )
     if os.geteuid() == 0:
-        return f"{node} may not be opened in this container"
+        return by_rules
     try:
         group = grp.getgrgid(facts.st_gid).gr_name
     except KeyError:
         group = str(facts.st_gid)
     if facts.st_gid in {os.getegid(), *os.getgroups()} and facts.st_mode & 0o060 == 0o060:
-        return f"{node} may not be opened in this container"
-    return f"this user may not open {node}, which belongs to the group {group}"
+        return by_rules
+    return ClosedNode(
+        why=f"this user may not open {node}, which belongs to the group {group}",
+        fix="add this user to that group (usermod -aG GROUP USER) and log in again, or pass --group-add",
+    )
 
 
 def visible_devices(cards: Sequence[int], dev: Path = DEV) -> str:

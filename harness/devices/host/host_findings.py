@@ -138,12 +138,13 @@ def why_no_card(host: HostReport) -> str:
 def _problems(host: HostReport) -> list[tuple[str, str]]:
     """What keeps cards from being used, and what to do."""
     problems = []
-    closed = [why for card, why in host.closed.items() if card in host.own_cards]
-    if host.not_open or closed:
+    closed = [one for card, one in host.closed.items() if card in host.own_cards]
+    if host.not_open:
+        problems.append((host.not_open.why, host.not_open.fix))
+    elif closed:
         # The driver's installer gives all nodes to one group, so one of them says it for all.
-        what = host.not_open or f"{closed[0]}{f' (and {len(closed) - 1} others)' if closed[1:] else ''}"
-        fix = "add this user to that group (usermod -aG GROUP USER) and log in again, or pass --group-add"
-        problems.append((what, fix if "group" in what else "pass the node into it with --device"))
+        others = f" (and {len(closed) - 1} others)" if closed[1:] else ""
+        problems.append((closed[0].why + others, closed[0].fix))
     divided = [
         f"{card} ({', '.join(nodes)})" for card, nodes in host.divided.items() if card in host.own_cards
     ]
@@ -166,12 +167,12 @@ def _problems(host: HostReport) -> list[tuple[str, str]]:
 def _card_problems(host: HostReport, npu: NpuReport) -> list[tuple[str, str]]:
     """Each problem with the cards that have it, and what to do."""
     own = host.own_chips
-    places = {(chip.card, chip.chip) for chip in npu.chips} - {(chip.card, chip.chip) for chip in own}
+    foreign = {(chip.card, chip.chip) for chip in npu.chips} - {(chip.card, chip.chip) for chip in own}
     unhealthy = [f"{chip.index} ({chip.health})" for chip in own if not chip.healthy]
     used = [
         f"{process.card}/{process.chip} by pid {process.pid}"
         for process in npu.processes
-        if (process.card, process.chip) not in places
+        if (process.card, process.chip) not in foreign
     ]
     others = [f"{chip.index} ({chip.name})" for chip in host.other_chips]
     nodeless = [str(chip.index) for chip in own if chip.index not in host.davinci]

@@ -16,9 +16,10 @@ from harness.devices.cards.assigned_cards import AssignedCards, assigned_cards
 from harness.devices.cards.device_nodes import (
     FEWER_NODES,
     MANAGER_NODES,
+    ClosedNode,
+    closed_node,
     davinci_numbers,
     divided_cards,
-    why_not_open,
 )
 from harness.devices.cards.driver_files import (
     ASCEND,
@@ -94,8 +95,8 @@ class HostReport:
     pci_soc: str = ""
     davinci: tuple[int, ...]
     missing_nodes: tuple[str, ...]
-    not_open: str = ""
-    closed: Mapping[int, str] = field(default_factory=dict)
+    not_open: ClosedNode | None = None
+    closed: Mapping[int, ClosedNode] = field(default_factory=dict)
     divided: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     assigned: AssignedCards | None = None
     driver: str = ""
@@ -170,8 +171,8 @@ def inspect_host(view: HostView) -> HostReport:
         pci_soc=pci_family(view.root / PCI_DEVICES),
         davinci=nodes,
         missing_nodes=(),
-        not_open=next(filter(None, (why_not_open(view.dev / name) for name in MANAGER_NODES)), ""),
-        closed={card: why for card in nodes if (why := why_not_open(view.dev / f"davinci{card}"))},
+        not_open=next(filter(None, (closed_node(view.dev / name) for name in MANAGER_NODES)), None),
+        closed={card: one for card in nodes if (one := closed_node(view.dev / f"davinci{card}"))},
         divided=divided_cards(view.dev),
         assigned=assigned_cards(view.environ, nodes),
         driver=(smi.report.version if smi.report else "") or version_in(view.driver / "version.info"),

@@ -239,7 +239,7 @@ def describe(survey: RepositorySurvey) -> Sequence[str]:
         absent.setdefault(f"{axis} {pin.version[:13]}", []).append(pin.where)
     for pinned, (where, *more) in absent.items():
         others = f" and {len(more)} more" if more else ""
-        lines.append(f"  pin       {pinned} ({where}{others}): no clone here has this commit")
+        lines.append(f"  pin       {pinned} ({where}{others}): no clone here tells its version")
     if survey.scripts:
         lines.append(f"  scripts   {', '.join(survey.scripts)}")
     if survey.workflows:

@@ -44,7 +44,7 @@ class FoundPatches:
     the files, if the folder has others, too. strip: the number of leading components in their paths. inside:
     the folder of the sources that the paths are relative to, "" for the top. reason: why they were not
     placed, or "". commit: the commit of the upstream that they are for, if no clone here
-    has it.
+    tells its version.
     """
 
     folder: str
@@ -167,8 +167,8 @@ def with_versions(
 def _unknown(pin: PinnedVersion, upstream: str) -> str:
     """Why patches for a commit that no clone has cannot be placed."""
     return (
-        f"{pin.where} pins the commit {pin.version[1:13]} of {upstream}, and no clone here has it, so its "
-        "version is not known: set NPU_MATRIX_MIRRORS to a folder with one, and run `npu-matrix init` again"
+        f"{pin.where} pins the commit {pin.version[1:13]} of {upstream}, and no clone here tells its "
+        "version: set NPU_MATRIX_MIRRORS to a folder with one, and run `npu-matrix init` again"
     )
 
 
@@ -292,8 +292,9 @@ def _inside_package(
     strip = int(any(parts[0] in {"a", "b"} for parts in changed))
     words = _words(name)
     for axis in (axis for axis in axes.values() if words & _called(axis)):
+        paths = released(axis.package)
         known = [
-            {path.removesuffix(source).rstrip("/") for path in released(axis.package) if _ends(path, source)}
+            {path.removesuffix(f"/{source}") for path in paths if path.endswith(f"/{source}")}
             for source in sources
         ]
         there = [folders for folders in known if folders]  # What the patch adds is in no release.
@@ -302,10 +303,6 @@ def _inside_package(
             inside = folders.pop()
             return _Target(upstream=axis.name, strip=strip, inside=inside, version=_named_version(name, axis))
     return None
-
-
-def _ends(path: str, source: str) -> bool:
-    return path.endswith(f"/{source}")
 
 
 def _package(parts: Sequence[str], packages: Mapping[str, str]) -> tuple[str, int] | None:

@@ -27,7 +27,7 @@ def host_with_chip(host: HostReport, soc: str) -> HostReport:
         npu_error="",
         davinci=(0,),
         missing_nodes=(),
-        not_open="",
+        not_open=None,
         closed={},
         divided={},
         assigned=None,

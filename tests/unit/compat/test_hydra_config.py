@@ -534,7 +534,7 @@ def test_a_misspelt_option_of_the_engine_is_an_error(
         ("configs", "verl has no folder verl/trainer/configs"),
         ("config", ""),
         # Folders of the user's host, and those that another folder than verl's package has.
-        ("/work/configs", ""),
+        ("/data/configs", ""),
         ("$PWD/configs", ""),
         ("../../../configs", ""),
     ],

@@ -15,7 +15,7 @@ import pytest
 
 from harness.cell_program.cann_version import cann_folders, installed_version
 from harness.devices.cards import device_nodes, driver_files
-from harness.devices.cards.device_nodes import card_nodes, why_not_open
+from harness.devices.cards.device_nodes import card_nodes, closed_node
 from harness.devices.host.host_findings import (
     DiskSpace,
     Health,
@@ -323,7 +323,7 @@ def test_a_user_outside_of_the_group_of_the_nodes_is_told(host: Host, monkeypatc
     assert "-8005" in why_no_card(report)
     (view.root / "table").write_text(table(("910B3", "OK")))
     assert inspect_host(view).usable_chips == ()
-    assert why_not_open(view.root / "nowhere") == ""
+    assert closed_node(view.root / "nowhere") is None
 
 
 def eight(host: Host, **environ: str) -> HostReport:

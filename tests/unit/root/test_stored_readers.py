@@ -261,6 +261,8 @@ READERS: dict[str, Probe | str] = {
     "compat/knowledge/pack_file.py:write_pack": IN_MEMORY,
     "compat/knowledge/raised_messages.py:from_line": "by digests: tests/unit/compat/test_surface_pack.py",
     "sources/packages/index_listing.py:listed_releases": ANSWER,
+    "compat/patched_sources.py:patch_texts": "facets of the plan, which the key names",
+    "compat/patched_sources.py:unread_patches": "facets of the plan, which the key names",
     "compat/inspection/distributions.py:_direct_url": WRITTEN_BY_USERS,
     "compat/inspection/environments.py:interpreter_installation": PROCESS,
     "compat/inspection/image_archive.py:_json": WRITTEN_BY_USERS,

@@ -220,7 +220,10 @@ def test_each_project_gets_the_commit_that_its_readme_checks_out(tmp_path: Path,
     found = entries(root)
     assert found["one/patches"] == (f"verl verl ==0.7.0.dev0@{upstream}", "")
     left_out = found.pop("three/patches")[1]
-    assert "three/README.md:12 pins the commit ffffffffffff of verl, and no clone here has it" in left_out
+    assert (
+        "three/README.md:12 pins the commit ffffffffffff of verl, and no clone here tells its version"
+        in left_out
+    )
     assert "pins no version of it" in found["four/patches"][1]
     text = (root / "matrix.yaml").read_text()
     # vllm is not pinned there: the published table lists it for this vllm-ascend.
