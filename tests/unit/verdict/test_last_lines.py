@@ -135,3 +135,15 @@ def test_tests_that_passed_with_expected_failures_ended_well():
     ).is_clean
     failed = "===== 2 failed, 212 passed, 3 xfailed in 51.21s ====="
     assert not triage_text(f"{failed}\n".encode(), surfaces=NO_RELEASES).is_clean
+
+
+def test_a_training_that_shows_a_result_and_then_stops_is_not_clean():
+    steps = "".join(f"step:{number} - actor/loss:0.1\n" for number in (1, 2))
+    last = "could not allocate the port for worker 3\n"
+    failed = triage_text(f"{steps}accuracy: 0.53\n{last}".encode(), surfaces=NO_RELEASES)
+    assert failed.root is not None
+    assert failed.root.text == last.strip()
+    # What an evaluation says before its last result was about single samples.
+    assert triage_text(f"{steps}{last}accuracy: 0.53\n".encode(), surfaces=NO_RELEASES).root is None
+    without_progress = triage_text(f"accuracy: 0.53\n{last}".encode(), surfaces=NO_RELEASES)
+    assert not without_progress.is_clean
