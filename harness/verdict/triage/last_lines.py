@@ -86,9 +86,9 @@ def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: b
     tail: the last lines of a log with their numbers, without citations, warnings and information. progress:
     the line of the last progress, 0 if there is none. ended: whether the log says that the job ended well.
     Then only what is certainly an error counts; else also a line that says that something did not work, if no
-    line before the last progress says the same, and no evaluation shows a result after it. Where nothing shows
-    progress, only the very last lines can; the lines after a result do not count there, since an evaluation
-    mentions single samples, and what is known of the job is then nothing.
+    line before the last progress says the same, and no evaluation shows a result after it. Where nothing
+    shows progress, only the very last lines can; the lines after a result do not count there, since an
+    evaluation mentions single samples, and what is known of the job is then nothing.
     """
     shown = max((number for number, text in tail if _RESULT.search(text)), default=0)
     ended = ended or (not progress and shown > 0)
