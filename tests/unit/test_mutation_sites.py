@@ -6,6 +6,7 @@ import ast
 
 from benchmarks.numerics.mutation import Verdict, score, verdict, why_equivalent
 from benchmarks.numerics.mutation_sites import mutants, mutated
+from benchmarks.numerics.trainer_lines import lines_in
 
 SOURCE = '''
 class Actor:
@@ -99,3 +100,19 @@ def test_verdicts_and_score():
     assert not why_equivalent(dropped, of_statement)
     assert not why_equivalent(mutant, entries)
     assert score([Verdict(mutant=mutant, status="equivalent", why="")]) == 0
+
+
+def test_lines_of_a_training_are_those_of_all_processes_in_files_of_the_path(tmp_path):
+    losses, advantages = "trainer/ppo/core_algos.py", "trainer/ppo/ray_trainer.py"
+    for process, text in (
+        ("grpo/1", f"{losses} 12\n{losses} 7\n{advantages} 3\n"),
+        ("grpo/2", f"{losses} 12\nutils/tracking.py 9\n"),
+        ("gspo/1", f"{losses} 40\n"),
+    ):
+        file = tmp_path / f"{process}.txt"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, "utf-8")
+
+    found = lines_in([tmp_path / "grpo", tmp_path / "gspo"])
+
+    assert found == {losses: [7, 12, 40], advantages: [3]}

@@ -162,10 +162,14 @@ CASES = (
         nested=True,
         sessions=True,
     ),
-    UpdateCase(name="dynamic", update=replace(SETTINGS, loss_agg_mode="seq-mean-token-mean"), max_tokens=28),
+    UpdateCase(
+        name="dynamic",
+        update=replace(SETTINGS, loss_agg_mode="seq-mean-token-mean", ppo_micro_batch_size_per_gpu=1),
+        max_tokens=28,
+    ),
     UpdateCase(
         name="dynamic-packed",
-        update=NO_EXTRAS,
+        update=replace(NO_EXTRAS, ppo_micro_batch_size_per_gpu=1),
         max_tokens=30,
         packed=True,
         weights=True,

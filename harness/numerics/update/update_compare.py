@@ -155,7 +155,8 @@ class _Comparison:
             self._within(f"{worker}entropy", entropy)
             if case.has_reference_policy:
                 self._within(f"{worker}reference_log_prob", log_prob)
-        self._equal("inference_graph", np.array(0))
+        for name in ("graph", "mode", "cache"):
+            self._equal(f"inference_{name}", np.array(0))
         if case.autocast:
             self._equal("autocast", np.array(1))
         self._rollout_correction()
@@ -170,6 +171,7 @@ class _Comparison:
             if after is None:
                 return
             parameters = after
+        self._equal("step_without_gradient", np.array(0))
         if not self.reference.legacy:
             self._equal("nested", np.array(self.reference.nested))
             self._equal("trainer", np.array(self.reference.has_trainer_steps))
@@ -281,10 +283,24 @@ class _Comparison:
             self._report("input_ids", step, len(batches), f"rows {sorted(left)} are in no micro-batch")
             return None
         others = OTHER_MICRO_BATCHES if self.reference.agrees_on_micro_batches else 0
+        self._could_be_joined(step, rows, batches)
         if len(batches) < others:
             detail = f"there are {len(batches)} micro-batches, and another rank would wait for its {others}"
             self._report("input_ids", step, len(batches), detail)
         return batches
+
+    def _could_be_joined(self, step: int, rows: NDArray[np.int64], batches: list[NDArray[np.int64]]) -> None:
+        """Report more micro-batches than tokens and ranks require, if two of them fit into one.
+
+        A packing that needs more because rows are not divided has none that do.
+        """
+        lengths = self.inputs.attention_mask.sum(-1)
+        agreed = OTHER_MICRO_BATCHES if self.case.dp_size > 1 else 0
+        needed = max(-(-int(lengths[rows].sum()) // self.case.max_tokens), agreed)
+        shortest = sum(sorted(int(lengths[one].sum()) for one in batches)[:2])
+        if len(batches) > needed and shortest <= self.case.max_tokens:
+            detail = f"there are {len(batches)} micro-batches, and {needed} are enough"
+            self._report("input_ids", step, len(batches), detail)
 
     def _rows_in(self, ids: NDArray[Any], left: set[int]) -> list[int]:
         """The rows of which a micro-batch consists, in their order; empty if it has other tokens."""
@@ -318,6 +334,7 @@ class _Comparison:
         """Compare one micro-batch; returns the recorded gradient by logits (rows, positions, vocabulary)."""
         at = (step, micro)
         self._equal("training_mode", np.array(1), *at)
+        self._equal("training_cache", np.array(0), *at)
         layout = self._layout(*at, rows)
         if layout is None:
             return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -171,6 +171,7 @@ class _Run:
             recorder.step, recorder.micro = step, BEFORE
             recorder.note("gradient_norm", np.float64(norm))
         recorder.step, recorder.micro = BEFORE, BEFORE
+        self._note_step_without_gradient(worker, model)
         if isinstance(worker, EngineInWorker):
             recorder.note("scheduler_steps", np.array(worker.scheduled, dtype=np.int64))
             recorder.note("nested", np.int64(worker.nested))
@@ -178,15 +179,39 @@ class _Run:
 
     @contextmanager
     def _graphs_are_noted(self, model: Any) -> Iterator[None]:
-        """Record whether a forward pass in this block keeps what a backward pass needs.
+        """Record whether a forward pass in this block keeps what a backward pass needs, and whether it runs
+        in training mode or with a cache of keys and values.
 
         Without a forward pass nobody looked, so that counts as a graph.
         """
         kept: list[bool] = []
-        hook = model.register_forward_hook(lambda *found: kept.append(found[-1].logits.requires_grad))
+        modes: list[bool] = []
+        cached: list[bool] = []
+
+        def after_forward(module: Any, _args: Any, kwargs: Any, output: Any) -> None:
+            kept.append(output.logits.requires_grad)
+            modes.append(module.training)
+            cached.append(uses_cache(module, kwargs))
+
+        hook = model.register_forward_hook(after_forward, with_kwargs=True)
         yield
         hook.remove()
-        self.recorder.note("inference_graph", np.int64(not kept or any(kept)))
+        for name, found in (("graph", kept), ("mode", modes), ("cache", cached)):
+            self.recorder.note(f"inference_{name}", np.int64(not found or any(found)))
+
+    def _note_step_without_gradient(self, worker: Any, model: Any) -> None:
+        """Record whether a step changes the parameters if a gradient is not finite."""
+        torch, changed = self.torch, []
+        for bad in (torch.inf, torch.nan):
+            before = [one.detach().clone() for one in model.parameters()]
+            for one in model.parameters():
+                one.grad = torch.full_like(one, bad)
+            legacy = isinstance(worker, LegacyActor)
+            step = worker.actor._optimizer_step if legacy else worker.engine.optimizer_step  # noqa: SLF001
+            step()
+            pairs = zip(model.parameters(), before, strict=True)
+            changed.append(any(not torch.equal(one.detach(), old) for one, old in pairs))
+        self.recorder.note("step_without_gradient", np.int64(any(changed)))
 
     def _note_autocast(self, tokens: dict[str, Any]) -> None:
         """Record whether the model of a worker in bf16 runs under the autocast to bf16."""
@@ -386,13 +411,14 @@ class _Run:
         recorder, modules = self.recorder, self.modules
         if isinstance(worker, LegacyActor):
             actor = type(worker.actor)
-            inferred = ("log_prob", "reference_log_prob", "entropy", "inference_graph")
+            inferred = ("log_prob", "reference_log_prob", "entropy", "inference_graph", "inference_mode")
             recorder.at(actor.compute_log_prob, *inferred)
             forward = actor._forward_micro_batch  # noqa: SLF001 - verl's own name
             recorder.at(forward, "training_log_prob", "training_entropy", "model_input", "autocast")
             recorder.at(actor.update_policy, "loss", "arguments", "training_mode", "kept gradient")
-            recorder.at(forward, "logits_gradient")
-            recorder.at(actor._optimizer_step, "gradient", "gradient_norm", "parameter")  # noqa: SLF001
+            recorder.at(forward, "logits_gradient", "inference_cache", "training_cache")
+            stepped = ("gradient", "gradient_norm", "parameter", "step_without_gradient")
+            recorder.at(actor._optimizer_step, *stepped)  # noqa: SLF001
             return
         recorder.at(type(worker.worker).train_mini_batch, "nested", "scheduler_steps", "trainer")
         engine = type(worker.engine)
@@ -401,16 +427,18 @@ class _Run:
         recorder.at(self.modules[1].postprocess_batch_func, *both)
         self._locate_trainer(worker)
         recorder.at(engine.infer_batch, "inference_graph")
+        recorder.at(engine.eval_mode, "inference_mode")
         recorder.at(engine.forward_step, "autocast")
         recorder.at(engine.prepare_model_outputs, "training_log_prob", "training_entropy")
-        recorder.at(engine.prepare_model_inputs, "model_input")
+        recorder.at(engine.prepare_model_inputs, "model_input", "inference_cache", "training_cache")
         recorder.at(engine.forward_backward_batch, "backward")
         recorder.at(engine.train_mode, "training_mode")
         losses: Any = modules[0]
         recorder.at(losses.ppo_loss, "loss", "arguments")
         recorder.at(engine.prepare_model_outputs, "logits_gradient")
         recorder.at(engine.train_batch, "kept gradient")
-        recorder.at(engine.optimizer_step, "gradient", "gradient_norm", "parameter")
+        stepped = ("gradient", "gradient_norm", "parameter", "step_without_gradient")
+        recorder.at(engine.optimizer_step, *stepped)
 
     def _locate_trainer(self, worker: EngineInWorker) -> None:
         """The methods of the trainer that call the worker."""
@@ -495,6 +523,7 @@ class _Run:
             if not output.logits.requires_grad:
                 return
             recorder.note("training_mode", np.int64(module.training))
+            recorder.note("training_cache", np.int64(uses_cache(module, kwargs)))
             recorder.note("input_ids", kwargs["input_ids"])
             recorder.note("position_ids", kwargs["position_ids"])
             if kwargs.get("attention_mask") is not None:
@@ -546,6 +575,13 @@ class _Run:
 
 def _grad_norms(metrics: dict[str, list[float]]) -> list[float]:
     return next((found for name, found in metrics.items() if name.endswith("grad_norm")), [])
+
+
+def uses_cache(model: Any, given: Mapping[str, Any]) -> bool:
+    """Whether a forward pass keeps keys and values. As in transformers, the argument has precedence over the
+    configuration, and without both it does."""
+    argument = given.get("use_cache")
+    return bool(getattr(model.config, "use_cache", True) if argument is None else argument)
 
 
 def build_model(torch: Any, parameters: Any, device: str) -> Any:

@@ -248,6 +248,15 @@ def test_dynamic_micro_batches_are_rows_of_the_mini_batch():
     assert (first.quantity, first.where) == ("input_ids", f"step 1, micro-batch {last + 1}")
     assert "are in no micro-batch" in first.detail
 
+    case = next(one for one in CASES if one.name == "dynamic-packed")
+    wide = replace(case, max_tokens=1000, dp_size=1)
+    details = [one.detail for one in judge_record(DYNAMIC, release_objective("0.9.1"), wide).wrong]
+    assert f"there are {last + 1} micro-batches, and 1 are enough" in details
+    # 38 and 40 tokens would fit into two micro-batches of 20, but no two of the three into one.
+    packing = replace(case, max_tokens=20, dp_size=1)
+    details = [one.detail for one in judge_record(DYNAMIC, release_objective("0.9.1"), packing).wrong]
+    assert not [one for one in details if "are enough" in one]
+
 
 def test_a_step_that_the_optimizer_does_not_make_is_named():
     first = judged(changed(ENGINE, "parameter head", None)).wrong[0]
@@ -294,10 +303,19 @@ def test_every_rejection_keeps_and_rejects_tokens_other_than_another_estimator()
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("kl_controller", lambda values: values * 1.01), ("inference_graph", lambda values: values + 1)],
+    [
+        ("kl_controller", lambda values: values * 1.01),
+        ("inference_graph", lambda values: values + 1),
+        ("inference_mode", lambda values: values + 1),
+        ("inference_cache", lambda values: values + 1),
+        ("training_cache", lambda values: values + 1),
+        ("step_without_gradient", lambda values: values + 1),
+    ],
 )
-def test_the_controller_and_graphs_of_inference_are_judged(name, change):
-    assert judged(changed(LEGACY, name, change), "0.6.1").wrong[0].quantity == name
+def test_the_controller_and_how_models_and_optimizers_are_called_are_judged(name, change):
+    first = judged(changed(LEGACY, name, change), "0.6.1").wrong[0]
+    assert first.quantity == name
+    assert first.place
 
 
 def test_a_worker_that_does_not_enter_its_autocast_is_wrong():
