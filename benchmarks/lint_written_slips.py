@@ -22,7 +22,7 @@ from benchmarks.lint_agreement import verl_repository
 from benchmarks.lint_launch_slips import STACKS
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import parse_script
-from harness.compat.lint.lint_check import lint_script
+from harness.compat.lint.lint_scripts import lint_script
 from harness.errors import InputError
 from harness.sources.git.mirrors import find_mirror, mirror_folders
 from harness.sources.tree import Tree

@@ -79,8 +79,8 @@ def command(
         return 0
     if not paths:
         raise click.UsageError("give the PATH of a script or folder, or --explain RULE, or --rules")
-    from harness.compat.lint.lint_check import new_findings
     from harness.compat.lint.lint_measurements import LintResult
+    from harness.compat.lint.lint_scripts import new_findings
     from harness.workspace.linting.lint_request import changed_paths
 
     output = "json" if as_json else shape

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
+import os
 import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from harness.digest import CHUNK_BYTES
 from harness.errors import InputError, Location
 from harness.sources.damaged_archive import UNREADABLE
 from harness.sources.tree import EXECUTABLE, MAX_FILE_BYTES, REGULAR, SYMLINK, path_problem
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 MAX_MEMBERS = 200_000
 MAX_TOTAL_BYTES = 4 << 30
@@ -126,8 +130,36 @@ def _directory_bytes(stream: IO[bytes]) -> int:
     return size
 
 
+class _OwnPosition(io.RawIOBase):
+    """A file whose position is this process's own: that of a plain file is shared with forked processes."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file, self._position = file.open("rb"), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position}.get(whence)
+        self._position = offset + (os.fstat(self._file.fileno()).st_size if start is None else start)
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        count = os.preadv(self._file.fileno(), [buffer], self._position)
+        self._position += count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def _open_zip(file: Path) -> ArchiveTree:
-    archive = open_zip(file, file)
+    archive = open_zip(io.BufferedReader(_OwnPosition(file)), file)
     infos = [info for info in archive.infolist() if not info.is_dir()]
     members = []
     for info in infos:

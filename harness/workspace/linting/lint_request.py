@@ -12,8 +12,8 @@ from pathlib import Path
 
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import script_bytes, script_of
-from harness.compat.lint.lint_check import lint_paths, lint_script, shell_scripts, starts_job
 from harness.compat.lint.lint_measurements import LintFinding, LintResult
+from harness.compat.lint.lint_scripts import lint_paths, lint_script, shell_scripts, starts_job
 from harness.compat.lint.own_programs import with_own_programs
 from harness.compat.lint.script_fixes import FixedScript, FixTrials
 from harness.errors import InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from harness.compat.lint.lint_check import shell_scripts, starts_job
+from harness.compat.lint.lint_scripts import shell_scripts, starts_job
 from harness.matrix.model.definitions import Axis
 from harness.patchstack.stacks.stack_import import REQUIRED_VERL
 from harness.sources.git.mirrors import mirror_folders

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.compat.lint.launch_script import MAX_JOBS, NoJobError, parse_script, read_script
-from harness.compat.lint.lint_check import lint_file, lint_folder
+from harness.compat.lint.lint_scripts import lint_file, lint_folder
 from harness.compat.lint.shell import syntax_tree
 from harness.errors import InputError
 

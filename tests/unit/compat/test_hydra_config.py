@@ -16,9 +16,9 @@ from omegaconf import OmegaConf
 
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import parse_script
-from harness.compat.lint.lint_check import lint_file, lint_script
 from harness.compat.lint.lint_format import as_github, as_json, as_text
 from harness.compat.lint.lint_measurements import LintResult
+from harness.compat.lint.lint_scripts import lint_file, lint_script
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import Location
 from harness.sources.tree import REGULAR, TreeFile

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from harness.compat.lint.job_settings import parsed_value
 from harness.compat.lint.launch_script import parse_script, read_script
-from harness.compat.lint.lint_check import lint_file, lint_job, lint_script
+from harness.compat.lint.lint_check import lint_job
+from harness.compat.lint.lint_scripts import lint_file, lint_script
 from harness.errors import InputError
 
 ONE_STEP = r"""

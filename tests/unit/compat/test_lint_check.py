@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from harness.compat.lint import lint_check
-from harness.compat.lint.lint_check import lint_folder, new_findings
 from harness.compat.lint.lint_measurements import (
     CONFIG_RULE,
     LINT_FORMAT,
@@ -18,7 +17,6 @@ from harness.compat.lint.lint_measurements import (
 from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.ruleset import load_ruleset
 from harness.digest import digest_bytes
-from harness.errors import InputError
 from harness.outcome import Status
 
 pytestmark = pytest.mark.usefixtures("wheels")
@@ -186,39 +184,6 @@ def test_undecided_rules_are_listed_with_the_unknown_names(context: Any) -> None
     named = {**RECIPE, "overrides": {**RECIPE["overrides"], "actor_rollout_ref.rollout.name": "vllm"}}
     found, _judgement = lint_recipe(context, named)
     assert undecided in found.undecided
-
-
-RUN = "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n={n}\n"
-
-
-def test_a_folder_is_linted_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "bad.sh").write_text(RUN.format(n=1))
-    (tmp_path / "good.sh").write_text("mapfile A < x\n" + RUN.format(n=8).strip() + ' "${A[@]}"\n')
-    (tmp_path / "other.sh").write_text("echo hello\n")
-    (tmp_path / "broken.sh").write_text("if true; then\n")
-    result = lint_folder(tmp_path, {"verl": "0.9.1"})
-    groups = [finding.file for finding in result.findings if finding.rule == "GROUP-1"]
-    assert groups == [str(tmp_path / "deep" / "bad.sh")]
-    unread = [note.text for note in result.notes if note.unread]
-    assert any("broken.sh is not read" in text for text in unread)
-    assert any("good.sh:2" in text for text in unread)
-    assert "other.sh" not in " ".join(unread)
-
-
-def test_a_folder_without_jobs_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "other.sh").write_text("echo hello\n")
-    with pytest.raises(InputError, match="no script in this folder"):
-        lint_folder(tmp_path, {})
-
-
-def test_only_findings_that_are_new_remain(tmp_path: Path) -> None:
-    (tmp_path / "a.sh").write_text(RUN.format(n=1))
-    before = lint_folder(tmp_path, {"verl": "0.9.1"})
-    (tmp_path / "a.sh").write_text("# moved\n" + RUN.format(n=1))
-    (tmp_path / "b.sh").write_text(RUN.format(n=1))
-    fresh = new_findings(lint_folder(tmp_path, {"verl": "0.9.1"}), before)
-    assert {Path(finding.file).name for finding in fresh.findings} == {"b.sh"}
 
 
 def test_a_finding_that_another_one_at_its_place_covers_is_told_once() -> None:

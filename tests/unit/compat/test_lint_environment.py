@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.compat.lint.launch_script import parse_script
-from harness.compat.lint.lint_check import lint_script
+from harness.compat.lint.lint_scripts import lint_script
 
 JOB = "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8"
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from harness.compat.lint.launch_script import parse_script
-from harness.compat.lint.lint_check import lint_script
 from harness.compat.lint.lint_format import FORMATS
 from harness.compat.lint.lint_measurements import LintResult
+from harness.compat.lint.lint_scripts import lint_script
 
 SCRIPT = "source missing.sh; for i in 1; do\npython -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\\n  actor_rollout_ref.rollout.n=1\ndone\n"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from memory_tree import MemoryTree
 
-from harness.compat.lint.lint_check import lint_file, lint_folder
+from harness.compat.lint.lint_scripts import lint_file, lint_folder
 from harness.sources.tree import REGULAR, TreeFile
 
 MAIN = """\

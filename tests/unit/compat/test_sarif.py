@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.compat.lint.launch_script import script_of
 from harness.compat.lint.line_hashes import line_hashes
-from harness.compat.lint.lint_check import lint_script
+from harness.compat.lint.lint_scripts import lint_script
 from harness.compat.lint.sarif import as_sarif
 from harness.compat.lint.script_fixes import FixTrials
 

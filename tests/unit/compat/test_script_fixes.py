@@ -12,8 +12,8 @@ from memory_tree import MemoryTree
 
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import script_of
-from harness.compat.lint.lint_check import lint_script
 from harness.compat.lint.lint_measurements import LintResult, SettingChange
+from harness.compat.lint.lint_scripts import lint_script
 from harness.compat.lint.script_edits import ScriptEdit, before_edits, edit_of, edited
 from harness.compat.lint.script_fixes import FixedScript, FixTrials
 from harness.compat.lint.setting_changes import nearest_word, typing_errors

@@ -37,13 +37,15 @@ class Branches:
 
         sources: the unknown values of the launch script that decide between them.
         """
-        outcomes = [self._followed(follow) for follow in branches]
-        errors = [outcome for outcome in outcomes if isinstance(outcome, ProgramError)]
-        ends = [outcome for outcome in outcomes if isinstance(outcome, _End)]
+        errors: list[ProgramError] = []
+        ends: list[_End] = []
+        for follow in branches:
+            self._followed(follow, errors, ends)
         if sources:
             self._run.open_checks += [OpenCheck(place=error.place, sources=sources) for error in errors]
         if not ends:
-            raise errors[0]
+            # Taken out of the list: this call's variables would keep it, and it keeps them.
+            raise errors.pop(0)
         self._run.journal.merge([end.changes for end in ends], sources)
         _leave([end.jump for end in ends], sources)
 
@@ -53,7 +55,7 @@ class Branches:
             follow()
         self._run.journal.merge([changes, {}], frozenset())
 
-    def _followed(self, follow: Callable[[], None]) -> _End | ProgramError:
+    def _followed(self, follow: Callable[[], None], errors: list[ProgramError], ends: list[_End]) -> None:
         jump: _Jump | None = None
         self._depth += 1
         try:
@@ -61,12 +63,14 @@ class Branches:
                 if self._depth <= MAX_BRANCHES:
                     follow()
         except (ReturnJump, BreakJump, ContinueJump) as end:
-            jump = end
+            jump = end.with_traceback(None)
         except ProgramError as error:
-            return error
+            # Its traceback would keep the values of every call that it passed through.
+            errors.append(error.with_traceback(None))
+            return
         finally:
             self._depth -= 1
-        return _End(changes=changes, jump=jump)
+        ends.append(_End(changes=changes, jump=jump))
 
 
 def _leave(jumps: Sequence[_Jump | None], sources: frozenset[str]) -> None:
@@ -76,6 +80,4 @@ def _leave(jumps: Sequence[_Jump | None], sources: frozenset[str]) -> None:
         value = merged_value([jump.value for jump in returns], sources)
         raise ReturnJump(value, frozenset().union(*(jump.keys for jump in returns)))
     if jumps and all(isinstance(jump, (BreakJump, ContinueJump)) for jump in jumps):
-        first = jumps[0]
-        assert first is not None
-        raise first
+        raise BreakJump if isinstance(jumps[0], BreakJump) else ContinueJump

@@ -53,6 +53,11 @@ class Modules:
             self._run.tries, self._run.trace = tries, trace
         return scope
 
+    def forget(self) -> None:
+        """Empty the modules, whose functions refer to them: the garbage collector need not find that."""
+        for scope in self._modules.values():
+            scope.variables.clear()
+
     def open_registries(self) -> None:
         """Code of the user runs, which may register names: no mapping of a module is complete any more."""
         for scope in self._modules.values():

@@ -61,6 +61,8 @@ def follow_program(
         last.append(error)
     except (BudgetError, RecursionError, ReturnJump):
         complete = False
+    finally:
+        run.modules.forget()
     # After a failed check the program would have stopped: another error may be its consequence.
     return ProgramChecks(failed=tuple(run.failures or last), open=tuple(run.open_checks), complete=complete)
 

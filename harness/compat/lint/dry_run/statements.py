@@ -91,7 +91,7 @@ class Statements:
             if error.keys or isinstance(node, ast.Raise) or not self._is_certain():
                 raise
             # It rests on no setting, but on something that only a run has: what follows may still be reached.
-            self._run.failures.append(error)
+            self._run.failures.append(error.with_traceback(None))
             for target in node.targets if isinstance(node, ast.Assign) else ():
                 self._run.access.store(target, UNKNOWN, frozenset(), scope)
         finally:
@@ -194,7 +194,7 @@ class Statements:
         """
         if not error.keys or not self._is_certain():
             raise error
-        self._run.failures.append(error)
+        self._run.failures.append(error.with_traceback(None))
 
     def _assert(self, node: ast.Assert, scope: Scope) -> None:
         with self._run.traced() as keys:

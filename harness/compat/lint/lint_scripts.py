@@ -1,0 +1,214 @@
+"""Lints launch scripts: one, or those of folders, which several processes share."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.compat.lint.hydra_compose import VerlConfiguration
+from harness.compat.lint.launch_script import MAX_SCRIPTS, LaunchScript, NoJobError, read_script
+from harness.compat.lint.lint_check import lint_job, sorted_findings
+from harness.compat.lint.lint_measurements import LintResult, ScriptNote
+from harness.compat.lint.own_programs import with_own_programs
+from harness.errors import InputError, Location
+from harness.sources.tree import Tree
+
+PARALLEL_FROM = 4
+MAX_WORKERS = 8
+
+
+def lint_script(
+    script: LaunchScript, versions: Mapping[str, str], configuration: VerlConfiguration | None = None
+) -> LintResult:
+    """Lint every job of a script."""
+    results = [lint_job(job, versions, configuration=configuration) for job in script.jobs]
+    return LintResult(
+        findings=sorted_findings([finding for result in results for finding in result.findings]),
+        undecided=tuple(item for result in results for item in result.undecided),
+        notes=(*script.notes, *(note for result in results for note in result.notes)),
+    )
+
+
+def lint_file(path: Path, versions: Mapping[str, str], verl: Tree | None = None) -> LintResult:
+    """Lint a launch script. InputError when it cannot be read, starts no job, or a version is not valid.
+
+    verl: the files of this verl, from its wheel or commit.
+    """
+    script = read_script(path)
+    if verl is None:
+        return lint_script(script, versions)
+    with VerlConfiguration(with_own_programs(verl, [(path, script)])).unpacked() as configuration:
+        return lint_script(script, versions, configuration)
+
+
+def lint_folder(folder: Path, versions: Mapping[str, str], verl: Tree | None = None) -> LintResult:
+    """Lint every `*.sh` file of a folder that starts a training job; those that cannot be read are noted.
+
+    InputError if no file starts one, or a version is not valid.
+    """
+    scripts, notes = _scripts_in(folder)
+    if not scripts and not notes:
+        raise InputError(
+            "no script in this folder starts a training job",
+            where=Location(folder),
+            why="no `*.sh` file runs a Python module or file with `key=value` overrides",
+            fix="pass a folder with launch scripts, or one script",
+        )
+    return _lint_scripts(scripts, notes, versions, verl)
+
+
+def lint_paths(
+    paths: Sequence[Path], versions: Mapping[str, str], verl: Tree | None, *, skip_others: bool
+) -> LintResult:
+    """Lint several scripts and folders. InputError as for one.
+
+    skip_others: leave out what starts no training job, and note what cannot be read, as in a folder.
+    """
+    if len(paths) == 1 and not skip_others:
+        return (lint_folder if paths[0].is_dir() else lint_file)(paths[0], versions, verl)
+    scripts: list[tuple[Path, LaunchScript]] = []
+    notes: list[ScriptNote] = []
+    for path in paths:
+        if path.is_dir() or skip_others:
+            found, unread = _scripts_in(path)
+            scripts += found
+            notes += unread
+        else:
+            scripts.append((path, read_script(path)))
+    return _lint_scripts(scripts, notes, versions, verl)
+
+
+def _lint_scripts(
+    scripts: Sequence[tuple[Path, LaunchScript]],
+    notes: Sequence[ScriptNote],
+    versions: Mapping[str, str],
+    verl: Tree | None,
+) -> LintResult:
+    tree = with_own_programs(verl, scripts) if verl else None
+    with nullcontext() if tree is None else VerlConfiguration(tree).unpacked() as configuration:
+        results = _ScriptSet(scripts, versions, configuration).results()
+    return LintResult(
+        findings=sorted_findings([finding for result in results for finding in result.findings]),
+        undecided=tuple(item for result in results for item in result.undecided),
+        notes=(*notes, *(note for result in results for note in result.notes)),
+    )
+
+
+@dataclass(frozen=True)
+class _ScriptSet:
+    """Scripts for the same versions. Each takes its own time, and none depends on another."""
+
+    scripts: Sequence[tuple[Path, LaunchScript]]
+    versions: Mapping[str, str]
+    configuration: VerlConfiguration | None
+
+    def result(self, index: int) -> LintResult:
+        """The findings of one script."""
+        path, script = self.scripts[index]
+        return _with_files(lint_script(script, self.versions, self.configuration), path)
+
+    def results(self) -> list[LintResult]:
+        """The findings of each script. Forked processes share what was read of verl for the first one."""
+        first = [self.result(index) for index in range(len(self.scripts))[:1]]
+        others = range(1, len(self.scripts))
+        workers = min(os.cpu_count() or 1, MAX_WORKERS)
+        can_fork = "fork" in multiprocessing.get_all_start_methods()
+        if len(others) < PARALLEL_FROM or workers == 1 or not can_fork:
+            return first + list(map(self.result, others))
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(workers, context, _inherit, (self,)) as pool:
+            try:
+                return first + list(pool.map(_inherited_result, others))
+            except BrokenProcessPool:
+                # A process was killed, for instance because memory was short. One alone needs less.
+                return first + list(map(self.result, others))
+
+
+#: In a worker: the scripts that it was forked with.
+_inherited: list[_ScriptSet] = []
+
+
+def _inherit(scripts: _ScriptSet) -> None:
+    # Searching the syntax trees of verl for garbage after each script takes longer than composing it.
+    gc.freeze()
+    _inherited.append(scripts)
+
+
+def _inherited_result(index: int) -> LintResult:
+    return _inherited[0].result(index)
+
+
+def shell_scripts(folder: Path) -> list[Path]:
+    """The `*.sh` files of a folder, without those in hidden folders such as .git and .venv."""
+    found: list[Path] = []
+    waiting = [str(folder)]
+    while waiting:
+        # Unlike `rglob`, this goes into folders that are nested more deeply than calls can be.
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                if entry.name.endswith(".sh"):
+                    found.append(Path(entry.path))
+    return sorted(found)
+
+
+def starts_job(script: Path) -> bool:
+    """Whether a shell script starts a training job, or may start one because it cannot be read."""
+    try:
+        read_script(script)
+    except NoJobError:
+        return False
+    except InputError:
+        return True
+    return True
+
+
+def _scripts_in(folder: Path) -> tuple[list[tuple[Path, LaunchScript]], list[ScriptNote]]:
+    scripts, notes = [], []
+    paths = shell_scripts(folder) if folder.is_dir() else [folder]
+    if len(paths) > MAX_SCRIPTS:
+        raise InputError(
+            f"this folder has {len(paths):,} scripts",
+            where=Location(folder),
+            why=f"at most {MAX_SCRIPTS:,} are read",
+            fix="pass a smaller folder",
+        )
+    for path in paths:
+        with suppress(NoJobError):
+            try:
+                scripts.append((path, read_script(path)))
+            except NoJobError:
+                raise
+            except InputError as error:
+                text = f"{path} is not read: {error.problems[0].what}"
+                notes.append(ScriptNote(line=0, text=text, unread=True))
+    return scripts, notes
+
+
+def _with_files(result: LintResult, path: Path) -> LintResult:
+    """The result with the script's path in every note, because a folder has several."""
+    notes = tuple(replace(note, text=f"{path}:{note.line}: {note.text}") for note in result.notes)
+    return replace(result, notes=notes)
+
+
+def new_findings(result: LintResult, before: LintResult) -> LintResult:
+    """The findings that `before` does not have, wherever in the script they are."""
+    known = Counter((one.file, one.rule, one.message) for one in before.findings)
+    fresh = []
+    for finding in result.findings:
+        name = (finding.file, finding.rule, finding.message)
+        known[name] -= 1
+        if known[name] < 0:
+            fresh.append(finding)
+    return replace(result, findings=tuple(fresh))
