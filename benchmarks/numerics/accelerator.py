@@ -56,7 +56,7 @@ def losses(device: str, seeds: range) -> Iterator[Judged]:
         results = evaluate(candidate, cases)
         if seed == seeds[0]:
             results.update(evaluate_faulty(candidate, cases))
-        compared = compare(cases, results, references(cases, objective), objective)
+        compared = compare(cases, results, references(cases, objective.differences), objective)
         required = [case for case in compared.cases if case.is_required]
         faults = compared.self_test if seed == seeds[0] else ()
         yield Judged(

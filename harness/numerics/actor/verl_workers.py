@@ -7,7 +7,7 @@ has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -93,8 +93,11 @@ def _has(module: str) -> bool:
 
 def use_unpadding_of_cpu() -> None:
     """On CPUs, verl uses its functions for NPUs, which are plain torch: some releases have none for CPUs.
-    Older releases take them from flash-attn only."""
+    Older commits import them for GPUs and NPUs only, and get plain ones."""
     if not _has("verl.utils.attention_utils"):
+        actor: Any = import_module(LEGACY)
+        for name, function in ({} if hasattr(actor, "unpad_input") else _plain_unpadding()).items():
+            setattr(actor, name, function)
         return
     attention: Any = import_module("verl.utils.attention_utils")
     if hasattr(attention, "_fallback_unpad_input"):
@@ -105,6 +108,29 @@ def use_unpadding_of_cpu() -> None:
         getattr(functions, name) for name in ("index_first_axis", "pad_input", "rearrange", "unpad_input")
     )
     attention._get_attention_functions = lambda: found  # noqa: SLF001 - verl's own name
+
+
+def _plain_unpadding() -> dict[str, Callable[..., Any]]:
+    """The functions of flash-attn that remove and restore padding, in plain torch."""
+    torch: Any = import_module("torch")
+
+    # The names of the parameters are those of flash-attn.
+    def unpad_input(hidden_states: Any, attention_mask: Any) -> tuple[Any, Any, Any, int]:
+        lengths = attention_mask.sum(-1, dtype=torch.int32)
+        ends = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+        kept = attention_mask.flatten().nonzero().flatten()
+        return hidden_states.flatten(0, 1)[kept], kept, ends, int(lengths.max())
+
+    def pad_input(hidden_states: Any, indices: Any, batch: int, seqlen: int) -> Any:
+        zeros = hidden_states.new_zeros((batch * seqlen, *hidden_states.shape[1:]))
+        return zeros.index_put((indices,), hidden_states).unflatten(0, (batch, seqlen))
+
+    return {
+        "index_first_axis": lambda tensor, indices: tensor[indices],
+        "pad_input": pad_input,
+        "rearrange": import_module("einops").rearrange,
+        "unpad_input": unpad_input,
+    }
 
 
 class WorkerCase(Protocol):

@@ -71,19 +71,20 @@ def evaluate_one(candidate: Candidate, case: LossCase) -> CandidateResult:
     except NothingSelectedError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is a verdict on it
-        reason = f"{_raised(error)}{type(error).__name__}: {_shortened(str(error))}"
+        beginning = UNCALLABLE if is_own_call(error) else "raised "
+        reason = f"{beginning}{type(error).__name__}: {_shortened(str(error))}"
         checked = CandidateResult(error=reason, place=raised_in(error))
     return replace(checked, seconds=time.monotonic() - started)
 
 
-def _raised(error: Exception) -> str:
-    """How the reason of an exception starts."""
+def is_own_call(error: Exception) -> bool:
+    """Whether the code that calls verl raised an exception: the call is wrong, or verl lacks a name."""
     frames = [frame for frame, _line in traceback.walk_tb(error.__traceback__)]
     # Calls of verl's functions pass through the module that watches them.
     innermost = [one for one in frames if one.f_globals.get("__name__") != verl_helpers.__name__][-1]
     # A module that is run as a program has the name __main__, but keeps its package.
     package = innermost.f_globals.get("__package__") or ""
-    return UNCALLABLE if f"{package}.".startswith(f"{ADAPTERS}.") else "raised "
+    return f"{package}.".startswith(f"{ADAPTERS}.")
 
 
 def _checked(result: object) -> CandidateResult:

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.cell_program.program_run import (
     SHOWN_CHARACTERS,
@@ -29,6 +29,9 @@ from harness.numerics.loss.loss_measurements import (
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.package import IMPORT_ROOT
 from harness.serialisation import json_object
+
+if TYPE_CHECKING:
+    from harness.numerics.loss.release_objectives import ReleaseObjective
 
 MAX_REASONS = 8
 PROGRAM_TIMEOUT_S = 300.0
@@ -81,12 +84,11 @@ def _compare(
     release = str(tree.get("version") or facts.verl)
     # A commit is known by its own source, not by the release that follows.
     revision = f"{release}@{tree['commit']}" if tree.get("commit") else release
+    objective = release_objective(revision, facts.source)
     references = context.workdir / "reference.npz"
-    _compute_references(context, battery, references, revision)
+    _compute_references(context, battery, references, objective)
     reference = load_reference_facts(references)
-    compared = compare(
-        cases, load_results(results_file), load_expected(references), release_objective(revision)
-    )
+    compared = compare(cases, load_results(results_file), load_expected(references), objective)
     return Measured(
         measurements=LossMeasured(
             seed=seed,
@@ -113,12 +115,13 @@ def _compare(
     )
 
 
-def _compute_references(context: TaskContext, battery: Path, out: Path, release: str) -> None:
+def _compute_references(context: TaskContext, battery: Path, out: Path, objective: ReleaseObjective) -> None:
     """Write the reference intervals in a process of this host that cannot import torch or verl."""
     completed = context.command(
         [
             *(sys.executable, "-m", "harness.numerics.loss.loss_reference_program"),
-            *("--cases", str(battery), "--out", str(out), "--verl-version", release),
+            *("--cases", str(battery), "--out", str(out)),
+            *("--differences", ",".join(one.id for one in objective.differences)),
         ],
         env={"PYTHONPATH": str(IMPORT_ROOT), "OMP_NUM_THREADS": "1"},
         timeout=REFERENCE_TIMEOUT_S,

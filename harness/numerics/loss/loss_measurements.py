@@ -11,6 +11,7 @@ from harness.cell_program.program_run import ProgramFailure, Unsupported
 from harness.cell_program.self_test import SelfTestFault
 from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format
+from harness.numerics.loss.verl_losses_source import InstalledLosses
 
 REQUIRED = "required"
 ROBUSTNESS = "robustness"
@@ -42,7 +43,7 @@ class LossProgramFacts:
     """What the in-cell program reports besides the results.
 
     verl: the installed version. core_algos: the file with its losses. capabilities: the functions and options
-        that it offers. seconds: by stage.
+        that it offers. source: what its source says. seconds: by stage.
     """
 
     device: DeviceFacts
@@ -52,6 +53,7 @@ class LossProgramFacts:
     core_algos: SourceFile
     capabilities: tuple[str, ...]
     seconds: Mapping[str, float]
+    source: InstalledLosses | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

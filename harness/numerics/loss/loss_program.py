@@ -26,7 +26,9 @@ from harness.numerics.loss.candidate import evaluate, save_results
 from harness.numerics.loss.cases.loss_case import LossCase, load_cases
 from harness.numerics.loss.loss_faults import evaluate_faulty
 from harness.numerics.loss.loss_measurements import LossProgramFacts
+from harness.numerics.loss.trainer_functions import source_folder
 from harness.numerics.loss.verl_adapters import VerlCandidate
+from harness.numerics.loss.verl_losses_source import installed_losses
 
 AUTO = "auto"
 
@@ -56,6 +58,7 @@ def evaluate_battery(
         verl=candidate.version if verl_version == AUTO else verl_version,
         core_algos=candidate.source,
         capabilities=tuple(sorted(candidate.capabilities)),
+        source=installed_losses(source_folder()),
         seconds={
             "import": round(loaded - started, 3),
             "battery": round(evaluated - loaded, 3),

@@ -1,7 +1,7 @@
 r"""The reference, computed in a process that cannot import torch, torch_npu or verl.
 
     python -m harness.numerics.loss.loss_reference_program \
-        --cases cases.npz --out reference.npz --verl-version 0.9.1
+        --cases cases.npz --out reference.npz --differences gspo-ignores-loss-agg-mode
 
 It computes the standard objective of every case. If the release computes another objective, that is computed,
 too, and named `case::actual`.
@@ -23,7 +23,11 @@ from harness.numerics.loss.cases.loss_case import LossCase, load_cases
 from harness.numerics.loss.expected_result import ExpectedResult, save_expected
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.loss_measurements import LossReferenceFacts
-from harness.numerics.loss.release_objectives import ReleaseObjective, release_objective
+from harness.numerics.loss.release_objectives import (
+    ObjectiveDifference,
+    named_differences,
+    released_case,
+)
 
 BLOCKED = ("torch", "torch_npu", "verl", "tensordict", "transformers")
 ACTUAL = "::actual"
@@ -43,13 +47,15 @@ def block_frameworks() -> None:
         sys.modules[name] = None  # type: ignore[assignment]
 
 
-def references(cases: Iterable[LossCase], objective: ReleaseObjective) -> dict[str, ExpectedResult]:
+def references(
+    cases: Iterable[LossCase], differences: Sequence[ObjectiveDifference]
+) -> dict[str, ExpectedResult]:
     """Intervals of every case by name, and those of the objective that the release computes if it differs."""
     intervals = {}
     for case in cases:
         intervals[case.name] = reference(case)
-        released, differences = objective.released_case(case)
-        if differences:
+        released, concerned = released_case(case, differences)
+        if concerned:
             intervals[case.name + ACTUAL] = reference(released)
     return intervals
 
@@ -61,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--cases", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--verl-version", default="", help="release whose real objective is computed as well")
+    parser.add_argument("--differences", default="", help="those of the objective that is computed as well")
     arguments = parser.parse_args(argv)
     started = time.monotonic()
     try:
         block_frameworks()
         cases = load_cases(arguments.cases)
-        intervals = references(cases, release_objective(arguments.verl_version))
+        intervals = references(cases, named_differences(arguments.differences.split(",")))
     except HarnessError as error:
         print(error, file=sys.stderr)
         return error.exit_code

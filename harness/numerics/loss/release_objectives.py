@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
-from harness.numerics.loss.verl_losses_source import ReleasedLosses
+from harness.numerics.loss.verl_losses_source import InstalledLosses, ReleasedLosses
 from harness.package import data_file
 
 ReleaseVersion = tuple[int, ...]
@@ -125,25 +125,39 @@ class ReleaseObjective:
 
     def released_case(self, case: LossCase) -> tuple[LossCase, tuple[ObjectiveDifference, ...]]:
         """The case as this release computes it, and its differences; the same case if there are none."""
-        concerned = []
-        for difference in self.differences:
-            if difference.applies(case):
-                case = case.with_settings(**difference.changes)
-                concerned.append(difference)
-        return case, tuple(concerned)
+        return released_case(case, self.differences)
 
 
-def release_objective(version: str) -> ReleaseObjective:
+def released_case(
+    case: LossCase, differences: Iterable[ObjectiveDifference]
+) -> tuple[LossCase, tuple[ObjectiveDifference, ...]]:
+    """The case as it is computed with those of the differences that concern it."""
+    concerned = []
+    for difference in differences:
+        if difference.applies(case):
+            case = case.with_settings(**difference.changes)
+            concerned.append(difference)
+    return case, tuple(concerned)
+
+
+def named_differences(names: Iterable[str]) -> tuple[ObjectiveDifference, ...]:
+    """The differences with these ids, in the order in which they are applied."""
+    wanted = frozenset(names)
+    return tuple(entry for entry in DIFFERENCES if entry.id in wanted)
+
+
+def release_objective(version: str, source: InstalledLosses | None = None) -> ReleaseObjective:
     """The objective of a verl version, or of a commit: `0.7.0.dev0@COMMIT`.
 
     A commit that is not in `verl_losses.json`, or a release that is newer than all in it, has everything that
-    both its neighbours have. The differences are those of the next release, or none, which is the standard
-    objective.
+    both its neighbours have, and what its source has. The differences are those of its source. source: what
+    was read from the installed verl; without it, the differences are those of the next release, or none,
+    which is the standard objective.
     """
     number, _, commit = version.partition("@")
     known = known_losses()
-    released = known.get(commit) or _between(number, known)
-    differences = tuple(entry for entry in DIFFERENCES if entry.id in released.differences)
+    released = known.get(commit or number) or _unknown(number, known, source)
+    differences = named_differences(released.differences)
     return ReleaseObjective(
         version=number,
         known=(commit or number) in known,
@@ -168,6 +182,18 @@ def known_losses() -> Mapping[str, ReleasedLosses]:
         )
         for name, entry in stored.items()
     }
+
+
+def _unknown(
+    version: str, known: Mapping[str, ReleasedLosses], source: InstalledLosses | None
+) -> ReleasedLosses:
+    between = _between(version, known)
+    if source is None:
+        return between
+    return ReleasedLosses(
+        capabilities=between.capabilities.union(source.capabilities),
+        differences=frozenset(source.differences),
+    )
 
 
 def _between(version: str, known: Mapping[str, ReleasedLosses]) -> ReleasedLosses:

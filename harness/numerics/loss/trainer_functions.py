@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 LEGACY_WORKER = ("verl.workers.actor.dp_actor",)
@@ -21,6 +22,11 @@ STEP_ADVANTAGES = (
     ("verl.trainer.ppo.ray_trainer", "compute_advantage"),
 )
 """Functions that compute the advantages of a training step. A release uses the first of them that it has."""
+
+
+def source_folder() -> Path:
+    """The folder that contains the installed package `verl`."""
+    return Path(str(import_module("verl").__file__)).parent.parent
 
 
 class TrainerFunctions:

@@ -3,6 +3,7 @@ that they compute differs from the standard one.
 
 The result is stored in `verl_losses.json` for every release and for the commits of `matrix.yaml`.
 `python -m benchmarks.verl_losses` compares the file with the releases on the package index and writes it.
+For other commits, the installed source is read.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 CORE_ALGOS = "verl/trainer/ppo/core_algos.py"
 ROLLOUT_CORRECTION = "verl/trainer/ppo/rollout_corr_helper.py"
 
 LEGACY_ACTOR = "verl/workers/actor/dp_actor.py"
 ENGINE_LOSSES = "verl/workers/utils/losses.py"
+ENGINE_WORKERS = "verl/workers/engine_workers.py"
 ENGINE_PADDING = "verl/workers/utils/padding.py"
 QUEUE_TRAINER = "verl/trainer/ppo/v1/utils.py"
 TRAINER = "verl/trainer/ppo/ray_trainer.py"
@@ -33,6 +36,9 @@ SESSIONS = "sessions"
 
 TRAINER_STEPS = "trainer_steps"
 """The trainer's steps that call workers are methods of its class, not part of its loop."""
+
+MINI_BATCHES = "mini_batches"
+"""The worker above an engine splits a batch into mini-batches."""
 
 REJECTION_LEVELS, REJECTION_VETO = "rejection:levels", "rejection:veto"
 """Rollout correction rejects tokens by ratios of tokens and responses, or responses by their worst token."""
@@ -55,6 +61,14 @@ class ReleasedLosses:
 
     capabilities: frozenset[str]
     differences: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledLosses:
+    """The losses of the installed verl by its source, as the program in the cell writes them."""
+
+    capabilities: tuple[str, ...]
+    differences: tuple[str, ...]
 
 
 def read_losses(read: ReadSource) -> ReleasedLosses:
@@ -85,6 +99,7 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         LOSS_SCALE_FACTOR: "config.loss_scale_factor" in (read(ENGINE_LOSSES) or ""),
         NESTED: "response_from_nested" in _functions(read(ENGINE_PADDING) or ""),
         TRAINER_STEPS: "_update_actor" in _methods(read(TRAINER) or "", "RayPPOTrainer"),
+        MINI_BATCHES: "train_mini_batch" in _methods(read(ENGINE_WORKERS) or "", "TrainingWorker"),
         SESSIONS: "compute_advantage_for_multi_trajectories" in _functions(read(QUEUE_TRAINER) or ""),
     }
     differs = {
@@ -96,6 +111,19 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
     return ReleasedLosses(
         capabilities=frozenset(name for name, present in offered.items() if present),
         differences=frozenset(name for name, present in differs.items() if present),
+    )
+
+
+def installed_losses(folder: Path) -> InstalledLosses:
+    """The losses of the package `verl` in this folder."""
+
+    def read(path: str) -> str | None:
+        file = folder / path
+        return file.read_text("utf-8") if file.is_file() else None
+
+    losses = read_losses(read)
+    return InstalledLosses(
+        capabilities=tuple(sorted(losses.capabilities)), differences=tuple(sorted(losses.differences))
     )
 
 

@@ -8,7 +8,7 @@ with the error bounds of the loss battery (`error_bounds`), so the first wrong q
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,13 @@ from harness.cell_program.self_test import judge_self_test, self_test_summary
 from harness.check import Completed, TaskContext
 from harness.evidence import evidence_of
 from harness.measurements import read_shape
-from harness.numerics.update.update_measurements import UpdateDeviceRun, UpdateMeasured, UpdateOutcome
+from harness.numerics.loss.loss_measurements import UNCALLABLE
+from harness.numerics.update.update_measurements import (
+    MISSING,
+    UpdateDeviceRun,
+    UpdateMeasured,
+    UpdateOutcome,
+)
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.serialisation import json_object
 
@@ -50,7 +56,12 @@ def run(context: TaskContext) -> Measured[UpdateResult]:
     """Run the cases on the device and compare; if some are wrong, run them on the CPU of the cell, too."""
     # Planning imports this module, but not numpy.
     from harness.numerics.loss.release_objectives import release_objective
-    from harness.numerics.update.update_compare import judge_faults, judged_outcomes, outcome_is_wrong
+    from harness.numerics.update.update_compare import (
+        judge_faults,
+        judged_outcomes,
+        not_offered,
+        outcome_is_wrong,
+    )
     from harness.numerics.update.update_record import load_records
 
     device = cell_device(context)
@@ -69,7 +80,8 @@ def run(context: TaskContext) -> Measured[UpdateResult]:
     found = read_shape(UpdateDeviceRun, files.run)
     tree = context.facets.get("verl_tree", {})
     release = str(tree.get("version") or found.verl)
-    objective = release_objective(f"{release}@{tree['commit']}" if tree.get("commit") else release)
+    revision = f"{release}@{tree['commit']}" if tree.get("commit") else release
+    objective = release_objective(revision, found.source)
     records = load_records(files.records)
     outcomes = tuple(judged_outcomes(records, objective))
     on_cpu = None
@@ -77,7 +89,7 @@ def run(context: TaskContext) -> Measured[UpdateResult]:
     if device != "cpu" and wrong:
         cpu = _run_on_cpu(context, wrong)
         if cpu is not None:
-            on_cpu = sum(outcome_is_wrong(one) for one in judged_outcomes(load_records(cpu), objective))
+            on_cpu = _wrong_too(outcomes, tuple(judged_outcomes(load_records(cpu), objective)))
     return Measured(
         measurements=UpdateMeasured(
             verl=release,
@@ -87,11 +99,29 @@ def run(context: TaskContext) -> Measured[UpdateResult]:
             self_test=judge_faults([record for record in records if record.fault], outcomes, objective),
             on_cpu=on_cpu,
             seconds={"in_cell": round(end.seconds, 3), "updates": found.seconds},
+            known=objective.known,
+            differences=()
+            if objective.known
+            else tuple(f"{one.what}; {one.consequence}" for one in objective.differences),
+            not_offered=tuple(sorted({why for record in records if (why := not_offered(record, objective))})),
         ),
         evidence=evidence_of(found.device),
         artifacts={files.records.name: files.records.name},
         environment={"verl": found.verl, "device": json_object(found.device)},
     )
+
+
+def _wrong_too(on_device: Sequence[UpdateOutcome], on_cpu: Sequence[UpdateOutcome]) -> int | None:
+    """How many of the wrong updates are wrong on the CPU, too; None if nothing can be compared.
+
+    Exceptions that only the CPU raised say nothing: releases of verl have functions that they do not have for
+    CPUs.
+    """
+    wrong = {(one.case, one.path): one for one in on_device if one.wrong or one.error}
+    compared = [
+        one for one in on_cpu if (found := wrong.get((one.case, one.path))) and (found.error or not one.error)
+    ]
+    return sum(bool(one.wrong or one.error) for one in compared) if compared else None
 
 
 def _run_on_cpu(context: TaskContext, cases: list[str]) -> Path | None:
@@ -119,19 +149,46 @@ def judge(measurements: UpdateResult, _params: Mapping[str, Any]) -> Judgement:
             remedies=("Read the task's log.",),
         )
     wrong = [outcome for outcome in measurements.outcomes if outcome.wrong or outcome.error]
-    if wrong:
-        return _judge_wrong(measurements, wrong)
+    unclear = [] if measurements.known else [outcome for outcome in wrong if _is_unclear(outcome)]
+    if len(unclear) < len(wrong):
+        return _judge_wrong(measurements, [outcome for outcome in wrong if outcome not in unclear])
+    if unclear:
+        return _judge_unclear(measurements, unclear)
+    if not measurements.outcomes:
+        return Judgement(status=Status.UNSUPPORTED, reasons=measurements.not_offered)
     missed = judge_self_test(measurements.self_test)
     if missed:
         return missed
     judged = sum(outcome.judged for outcome in measurements.outcomes)
     worst = max(outcome.worst_budget for outcome in measurements.outcomes)
+    paths = list(dict.fromkeys(outcome.path for outcome in measurements.outcomes))
     summary = (
-        f"{len(measurements.outcomes)} updates through {' and '.join(measurements.paths)} agree with the "
+        f"{len(measurements.outcomes)} updates through {' and '.join(paths)} agree with the "
         f"float64 reference in all {judged} quantities, from rewards to updated parameters (worst error "
         f"{worst:.0%} of its tolerance); {self_test_summary(measurements.self_test)}."
     )
-    return Judgement(status=Status.PASS, reasons=(summary,))
+    differences = (
+        f"Finding: by its source, this verl {difference}." for difference in measurements.differences
+    )
+    return Judgement(status=Status.PASS, reasons=(summary, *differences, *measurements.not_offered))
+
+
+def _is_unclear(outcome: UpdateOutcome) -> bool:
+    """Whether an update of a verl that this check does not know ended with an exception, or was not seen: the
+    check may call it wrongly, or look in the wrong place."""
+    return bool(outcome.error) or outcome.wrong[0].detail == MISSING
+
+
+def _judge_unclear(measurements: UpdateMeasured, unclear: list[UpdateOutcome]) -> Judgement:
+    total = len(measurements.outcomes)
+    summary = (
+        f"{len(unclear)} of {total} updates ended with an exception or were not recorded on "
+        f"{measurements.device.device}. The check does not know this verl, so the cause may be how it calls "
+        "verl."
+    )
+    reasons = (summary, *(_first_wrong(outcome) for outcome in unclear[:MAX_REASONS]))
+    remedy = "Read verl's line; if verl is right, the check has to learn this commit."
+    return Judgement(status=Status.INCONCLUSIVE, reasons=reasons, remedies=(remedy,))
 
 
 def _judge_wrong(measurements: UpdateMeasured, wrong: list[UpdateOutcome]) -> Judgement:
@@ -152,7 +209,8 @@ def _judge_wrong(measurements: UpdateMeasured, wrong: list[UpdateOutcome]) -> Ju
 def _first_wrong(outcome: UpdateOutcome) -> str:
     which = f"{outcome.case} ({outcome.path})"
     if outcome.error:
-        return f"{which}: verl raised {outcome.error}."
+        raised = "" if outcome.error.startswith(UNCALLABLE) else "raised "
+        return f"{which}: verl {raised}{outcome.error}."
     first = outcome.wrong[0]
     where = f" in {first.where}" if first.where else ""
     place = f" It is computed in {first.place}." if first.place else ""

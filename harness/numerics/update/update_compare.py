@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import PROMPT
 from harness.numerics.arithmetic.precision_contract import FP32
+from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.release_objectives import ReleaseObjective
+from harness.numerics.loss.verl_losses_source import MINI_BATCHES
 from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION
 from harness.numerics.update.update_cases import (
     CASES,
@@ -25,19 +27,24 @@ from harness.numerics.update.update_cases import (
 )
 from harness.numerics.update.update_faults import UPDATE_FAULTS
 from harness.numerics.update.update_intervals import (
+    LEGACY,
     AdamW,
     Interval,
     UpdateReference,
     clipped,
     parameter_gradients,
 )
-from harness.numerics.update.update_measurements import LocatedUpdateFault, UpdateOutcome, WrongQuantity
+from harness.numerics.update.update_measurements import (
+    MISSING,
+    LocatedUpdateFault,
+    UpdateOutcome,
+    WrongQuantity,
+)
 from harness.numerics.update.update_record import BACKWARD, BEFORE, HELPER, RAISED, UpdateRecord
 
 MAX_WRONG = 20
 HUGE = 1e300
 
-MISSING = "it was not computed"
 COUNTED = ("parameter", "input_ids")
 """Quantities that are also wrong if fewer of them were recorded than there should be."""
 
@@ -87,6 +94,8 @@ def judge_faults(
     faults = {fault.id: fault for fault in UPDATE_FAULTS}
     found = []
     for record in records:
+        if not_offered(record, objective):
+            continue
         fault = faults[record.fault]
         wrong = judge_record(record, objective).wrong
         first = wrong[0].quantity if wrong else ""
@@ -232,14 +241,15 @@ class _Comparison:
         """Compare one optimizer step; returns the recorded parameters after it, None if some are missing."""
         update = self.case.update
         gradients = []
-        batches = self._micro_batches(step)
-        if batches is None:
-            return None
+        batches, problem = self._micro_batches(step)
         for micro, rows in enumerate(batches):
             gradient = self._micro(step, micro, rows, parameters, advantages)
             if gradient is None:
                 return None
             gradients.append((gradient, rows))
+        if problem:
+            self._report("input_ids", step, len(batches), problem)
+            return None
         if self.record.find("parameter head", step) is None:
             self._report("parameter", step, BEFORE, "the optimizer made no step")
             return None
@@ -260,34 +270,31 @@ class _Comparison:
             after[name] = self._within(f"parameter {name}", interval, step)
         return None if any(found is None for found in after.values()) else after
 
-    def _micro_batches(self, step: int) -> list[NDArray[np.int64]] | None:
-        """The rows of each micro-batch of a step; None if they are not those of the mini-batch."""
+    def _micro_batches(self, step: int) -> tuple[list[NDArray[np.int64]], str]:
+        """The rows of each micro-batch of a step, and what is wrong with those that follow."""
         update = self.case.update
         size, mini = update.ppo_micro_batch_size_per_gpu, update.ppo_mini_batch_size
         first = step % self.case.mini_batches * mini
         rows = np.arange(first, first + mini)
         if not self.case.max_tokens:
-            return list(rows.reshape(-1, size))
+            return list(rows.reshape(-1, size)), ""
         batches: list[NDArray[np.int64]] = []
         left = set(rows.tolist())
         while (ids := self.record.find("input_ids", step, len(batches))) is not None:
             found = self._rows_in(ids, left)
             lengths = self.inputs.attention_mask[found].sum()
             if not found or (lengths > self.case.max_tokens and len(found) > 1):
-                detail = "it is not made of rows of the mini-batch, or it is longer than allowed"
-                self._report("input_ids", step, len(batches), detail)
-                return None
+                return batches, "it is not made of rows of the mini-batch, or it is longer than allowed"
             batches.append(np.array(found))
             left -= set(found)
         if left:
-            self._report("input_ids", step, len(batches), f"rows {sorted(left)} are in no micro-batch")
-            return None
+            return batches, f"rows {sorted(left)} are in no micro-batch"
         others = OTHER_MICRO_BATCHES if self.reference.agrees_on_micro_batches else 0
         self._could_be_joined(step, rows, batches)
         if len(batches) < others:
             detail = f"there are {len(batches)} micro-batches, and another rank would wait for its {others}"
             self._report("input_ids", step, len(batches), detail)
-        return batches
+        return batches, ""
 
     def _could_be_joined(self, step: int, rows: NDArray[np.int64], batches: list[NDArray[np.int64]]) -> None:
         """Report more micro-batches than tokens and ranks require, if two of them fit into one.
@@ -505,6 +512,21 @@ def outcome_is_wrong(outcome: UpdateOutcome) -> bool:
     return bool(outcome.wrong or outcome.error)
 
 
+def not_offered(record: UpdateRecord, objective: ReleaseObjective) -> str:
+    """Why a record of an engine is not judged, "" if it is."""
+    offered = record.path == LEGACY or MINI_BATCHES in objective.capabilities
+    if offered or not record.error.startswith(UNCALLABLE):
+        return ""
+    return (
+        f"Updates through {record.path} were not judged: the worker of this verl does not split a batch into "
+        "mini-batches."
+    )
+
+
 def judged_outcomes(records: Iterable[UpdateRecord], objective: ReleaseObjective) -> Iterator[UpdateOutcome]:
-    """The outcomes of records without an injected fault."""
-    return (judge_record(record, objective) for record in records if not record.fault)
+    """The outcomes of records without an injected fault, of what this release has."""
+    return (
+        judge_record(record, objective)
+        for record in records
+        if not record.fault and not not_offered(record, objective)
+    )

@@ -10,6 +10,10 @@ from harness.cell_program.program_run import ProgramFailure, Unsupported
 from harness.cell_program.self_test import SelfTestFault
 from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format
+from harness.numerics.loss.verl_losses_source import InstalledLosses
+
+MISSING = "it was not computed"
+"""The detail of a quantity that was not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +50,21 @@ class LocatedUpdateFault(SelfTestFault):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateDeviceRun:
-    """What the program in the cell writes besides the records."""
+    """What the program in the cell writes besides the records. source: what verl's source says."""
 
     device: DeviceFacts
     verl: str
     paths: tuple[str, ...]
     seconds: float
+    source: InstalledLosses | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateMeasured:
     """All cases on one device. on_cpu: after a failure, how many cases are wrong on the CPU of the cell, too;
-    None if that was not measured."""
+    None if that was not measured. known: whether this check is known to call this verl correctly.
+    differences: what an unknown verl computes otherwise by its source. not_offered: which updates were not
+    judged because this verl does not have them."""
 
     state: Literal["measured"] = "measured"
     verl: str
@@ -67,6 +74,9 @@ class UpdateMeasured:
     self_test: tuple[LocatedUpdateFault, ...]
     on_cpu: int | None
     seconds: Mapping[str, float]
+    known: bool = True
+    differences: tuple[str, ...] = ()
+    not_offered: tuple[str, ...] = ()
 
 
 UPDATE_FORMAT = measurement_format(UpdateMeasured, ProgramFailure, Unsupported, version=1)

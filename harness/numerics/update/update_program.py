@@ -17,6 +17,8 @@ from typing import Any
 from harness.cell_program.torch_device import device_facts
 from harness.numerics.actor.actor_update import run_role, start_torch
 from harness.numerics.actor.verl_workers import actor_classes
+from harness.numerics.loss.trainer_functions import source_folder
+from harness.numerics.loss.verl_losses_source import installed_losses
 from harness.numerics.update.update_cases import CASES, UpdateCase
 from harness.numerics.update.update_faults import UPDATE_FAULTS
 from harness.numerics.update.update_measurements import UpdateDeviceRun
@@ -42,6 +44,7 @@ def measure(
         device=device_facts(device),
         verl=version("verl"),
         paths=paths,
+        source=installed_losses(source_folder()),
         seconds=round(time.monotonic() - started, 3),
     )
     out.write_text(json.dumps(json_object(run)), encoding="utf-8")

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from harness.numerics.actor.verl_workers import EngineActor, LegacyActor, actor_class
+from harness.numerics.loss.candidate import is_own_call
+from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.trainer_functions import (
     ENGINE_WORKER,
     LEGACY_WORKER,
@@ -97,7 +99,8 @@ def run_case(
             stack.enter_context(watched_helpers(recorder.blame))
             _Run(case, draw(case), torch, device, path, recorder, modules).run()
     except Exception as raised:  # noqa: BLE001 - whatever verl raises is a verdict on it
-        error = " ".join(f"{type(raised).__name__}: {raised}".split())[:LONGEST_ERROR]
+        own = UNCALLABLE if is_own_call(raised) else ""
+        error = own + " ".join(f"{type(raised).__name__}: {raised}".split())[:LONGEST_ERROR]
         recorder.places[RAISED] = raised_in(raised) or recorder.places.get(STEP, "")
     return UpdateRecord(
         case=case.name,

@@ -24,7 +24,7 @@ from harness.numerics.loss.expected_result import save_expected
 from harness.numerics.loss.loss_faults import SELF_TEST_CASES, SEPARATOR
 from harness.numerics.loss.loss_measurements import LossProgramFacts, LossReferenceFacts, SourceFile
 from harness.numerics.loss.loss_reference_program import references
-from harness.numerics.loss.release_objectives import release_objective
+from harness.numerics.loss.release_objectives import named_differences
 from harness.serialisation import json_object
 
 AS_FAULTS = {
@@ -121,7 +121,7 @@ class Context:
             return Completed(argv=tuple(argv), returncode=done.returncode, tail=tail, seconds=0.1)
         options = dict(zip(argv[3::2], argv[4::2], strict=True))
         cases = load_cases(Path(options["--cases"]))
-        intervals = references(cases, release_objective(options["--verl-version"]))
+        intervals = references(cases, named_differences(options["--differences"].split(",")))
         facts = LossReferenceFacts(python="3.11", numpy="2", frameworks_loaded=(), seconds=0.1)
         save_expected(Path(options["--out"]), intervals, facts)
         return Completed(argv=tuple(argv), returncode=0, tail="", seconds=0.1)

@@ -4,6 +4,7 @@ import pytest
 
 from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.release_objectives import parse_release, release_objective
+from harness.numerics.loss.verl_losses_source import InstalledLosses
 
 COUNTS_EMPTY_ROWS = "ccd7d934f91be98bb3732c78bd1870fa39c399ad"
 """A commit between 0.6.1 and 0.7.0 whose agg_loss counts sequences without tokens, as neither of them does."""
@@ -47,6 +48,17 @@ def test_versions(version, expected):
 )
 def test_what_each_release_does_differently(version, names):
     assert {entry.id for entry in release_objective(version).differences} == names
+
+
+def test_an_unknown_commit_is_what_its_source_says():
+    source = InstalledLosses(capabilities=("vanilla", "kl:k3+"), differences=("dp-size-divides",))
+    unknown = release_objective(f"0.7.0.dev0@{'f' * 40}", source)
+    assert not unknown.known
+    assert [entry.id for entry in unknown.differences] == ["dp-size-divides"]
+    # What both its neighbours have is expected, also if the source no longer has it.
+    assert {"kl:k3+", "gspo", "rollout_is_weights"} <= unknown.capabilities
+    for known in ("0.7.0", f"0.7.0.dev0@{COUNTS_EMPTY_ROWS}"):
+        assert release_objective(known, source) == release_objective(known)
 
 
 def test_a_profile_changes_only_the_cases_it_concerns():

@@ -13,8 +13,9 @@ import pytest
 from harness.check import Completed
 from harness.digest import canonical_json
 from harness.evidence import DeviceFacts
+from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.release_objectives import release_objective
-from harness.numerics.loss.verl_losses_source import REJECTION_ESTIMATORS
+from harness.numerics.loss.verl_losses_source import REJECTION_ESTIMATORS, InstalledLosses
 from harness.numerics.update.rejection import REJECTIONS
 from harness.numerics.update.update_cases import CASES, PARAMETERS, draw, exact_log_probs
 from harness.numerics.update.update_check import judge, run
@@ -414,6 +415,7 @@ class Context:
     on_cpu: list[UpdateRecord] = field(default_factory=list)
     returncode: int = 0
     params: dict[str, Any] = field(default_factory=dict)
+    source: InstalledLosses | None = None
     facets: dict[str, Any] = field(
         default_factory=lambda: {"device": {"kind": "sim"}, "verl_tree": {"version": "0.9.1"}}
     )
@@ -427,6 +429,7 @@ class Context:
                 verl="0.9.1",
                 paths=(ENGINE.path,),
                 seconds=1.0,
+                source=self.source,
             )
             Path(options["--out"]).write_text(json.dumps(json_object(facts)))
         return Completed(argv=args, returncode=self.returncode, tail="aicore error\n", seconds=1.0)
@@ -461,6 +464,67 @@ def test_an_exception_of_verl_is_red(tmp_path):
     judgement = judge(run(Context(tmp_path, [raised], on_cpu=[raised])).measurements, {})
     assert judgement.status is Status.FAIL
     assert "verl raised TypeError" in judgement.reasons[1]
+
+
+RAISED = replace(ENGINE, quantities=(), error="AttributeError: 'Plain' object has no attribute 'scaler'")
+
+
+@pytest.mark.parametrize("record", [RAISED, changed(ENGINE, "advantages", None)])
+def test_an_exception_of_an_unknown_commit_is_not_called_an_error_of_verl(tmp_path, record):
+    context = Context(tmp_path, [record], on_cpu=[record])
+    assert judge(run(context).measurements, {}).status is Status.FAIL
+    context.facets["verl_tree"] = {"version": "0.10.0.dev0", "commit": "f" * 40}
+    judgement = judge(run(context).measurements, {})
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "the cause may be how it calls verl" in judgement.reasons[0]
+    # A value that was computed and is wrong is an error of verl, or of a patch.
+    wrong = changed(ENGINE, "policy_loss", lambda values: values * 1.001)
+    context.records = context.on_cpu = [wrong, RAISED]
+    judgement = judge(run(context).measurements, {})
+    assert judgement.status is Status.FAIL
+    assert "policy_loss" in judgement.reasons[1]
+
+
+def test_the_source_of_an_unknown_commit_says_what_it_computes(tmp_path):
+    known = release_objective("0.9.1")
+    context = Context(tmp_path, [ENGINE, *faulty()])
+    context.facets["verl_tree"] = {"version": "0.9.1.dev0", "commit": "f" * 40}
+    no_method = f"{UNCALLABLE}AttributeError: type object 'Plain' has no attribute 'train_mini_batch'"
+    for left_out, status in ((set(), Status.PASS), ({"mini_batches"}, Status.UNSUPPORTED)):
+        if left_out:
+            context.records = [replace(one, quantities=(), error=no_method) for one in context.records]
+        # With the capabilities of its neighbours alone, nothing is known to be lost.
+        context.facets["verl_tree"]["version"] = "0.6.1.dev0" if left_out else "0.9.1.dev0"
+        context.source = InstalledLosses(
+            capabilities=tuple(known.capabilities - left_out), differences=("dp-size-divides",)
+        )
+        judgement = judge(run(context).measurements, {})
+        assert judgement.status is status, judgement
+        expected = "does not split a batch into mini-batches" if left_out else "dp_size"
+        assert expected in judgement.reasons[-1]
+
+
+def test_what_only_the_cpu_raises_does_not_blame_verl(tmp_path):
+    wrong = changed(ENGINE, "policy_loss", lambda values: values * 1.001)
+    no_function = replace(ENGINE, quantities=(), error="NameError: name 'unpad_input' is not defined")
+    judgement = judge(run(Context(tmp_path, [wrong], on_cpu=[no_function])).measurements, {})
+    assert judgement.status is Status.FAIL
+    assert "verl's code is wrong" not in judgement.remedies[0]
+    assert not [reason for reason in judgement.reasons if "On the CPU" in reason]
+
+
+def test_a_step_that_was_left_out_because_of_nan_is_named_by_the_nan():
+    """Without a step, the micro-batches of the next mini-batch seem to belong to this one."""
+    micro = max(one.micro for one in DYNAMIC.quantities if one.step == 0)
+    spoiled = changed(DYNAMIC, "policy_loss", lambda values: values * np.nan)
+    first_step = [one for one in spoiled.quantities if one.step < 0 or (one.step == 0 and one.micro >= 0)]
+    more = [
+        replace(one, step=0, micro=one.micro + micro + 1)
+        for one in spoiled.quantities
+        if one.step == 1 and one.micro >= 0
+    ]
+    first = judged(replace(spoiled, quantities=(*first_step, *more))).wrong[0]
+    assert (first.quantity, first.where) == ("policy_loss", "step 1, micro-batch 1")
 
 
 def test_what_was_wrong_before_an_exception_names_the_function():

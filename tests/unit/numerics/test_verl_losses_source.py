@@ -4,8 +4,10 @@ import pytest
 
 from harness.numerics.loss.verl_losses_source import (
     CORE_ALGOS,
+    ENGINE_WORKERS,
     LEGACY_ACTOR,
     ROLLOUT_CORRECTION,
+    installed_losses,
     read_losses,
 )
 
@@ -30,6 +32,7 @@ def kl_penalty(logprob, ref_logprob, kl_penalty):
     return kl_penalty[:-1] if kl_penalty.endswith("+") else kl_penalty
 ''',
     LEGACY_ACTOR: "on_policy = len(mini_batches) == 1\n",
+    ENGINE_WORKERS: "class TrainingWorker:\n    def train_mini_batch(self, data): ...\n",
     ROLLOUT_CORRECTION: """
 def compute_rollout_correction_weights(): ...
 def compute_rollout_rejection_mask(rollout_rs_threshold_lower=None): ...
@@ -54,8 +57,19 @@ def test_a_release_that_has_everything():
         *("vanilla", "gspo", "rollout_is_weights", "global_denominators", "token-sum"),
         *("kl:k3+", "weights", "weights:icepop", "on_policy"),
         *("rejection:levels", "rejection:veto", "rejection:estimators"),
+        "mini_batches",
     }
     assert losses.differences == set()
+
+
+def test_the_installed_package_is_read_from_its_folder(tmp_path):
+    for path, text in NEW.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+    found, expected = installed_losses(tmp_path), read()
+    assert found.capabilities == tuple(sorted(expected.capabilities))
+    assert found.differences == tuple(sorted(expected.differences))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +86,7 @@ def test_a_release_that_has_everything():
         ("rollout_token_veto_threshold", "veto", "rejection:veto"),
         ("def _parse_rollout_rs", "def _parse_rs", "rejection:estimators"),
         ("on_policy = ", "off_policy = ", "on_policy"),
+        ("train_mini_batch", "train_batch", "mini_batches"),
     ],
 )
 def test_what_is_not_in_the_source_is_not_a_capability(old, new, lost):
