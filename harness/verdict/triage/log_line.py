@@ -48,6 +48,9 @@ PREFIXES = (
 PREFIX = re.compile("|".join(prefix.pattern for prefix in PREFIXES))
 #: The same for a line of bytes, without names of groups.
 PREFIX_OF_BYTES = re.sub(r"\?P<\w+>", "?:", PREFIX.pattern).encode()
+# A progress bar of tqdm, behind which another process or a traceback goes on in the same line.
+_BAR = r"[^|\n\"']{0,80}\b\d{1,3}%\|[^|\n]{0,200}\| *[\d.]{1,12}\w?/[\d.]{1,12}\w? \[[^\]\n]{1,80}\]"
+BAR, BAR_ALONE = re.compile(rf"{_BAR}(?=\s*\S)"), re.compile(rf"(?:{_BAR})?\s*$")
 LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "C": "CRITICAL", "F": "FATAL"}
 # A level at the beginning of a line: `ERROR: text`, `[ERROR] text`, `name - ERROR - text`.
 LEVEL = re.compile(rf"(?:^|[\s\[:|-])(?P<level>{LEVELS})(?=[\s\]:|]|$)")
@@ -111,9 +114,16 @@ def plain(raw: bytes) -> str:
     return LOST_ESCAPES.sub("", text) if "m" in text and "[" in text else text
 
 
+def _without_bars(text: str) -> str:
+    """Of texts that overwrote each other, the last one that is no progress bar, without a bar before it."""
+    parts = text.rstrip("\r\n").split("\r") if "\r" in text else [text.rstrip("\n")]
+    shown_last = next((part for part in reversed(parts) if not BAR_ALONE.match(part)), parts[-1])
+    return shown_last[found.end() :] if (found := BAR.match(shown_last)) else shown_last
+
+
 def parse_line(raw: bytes) -> LogLine:
-    """Parse a line in any encoding. If it contains carriage returns, the text after the last one counts."""
-    text = plain(raw).rstrip("\r\n").rpartition("\r")[2]
+    """Parse a line in any encoding. Progress bars that were written into it are left out."""
+    text = _without_bars(plain(raw))
     process, level, rank, more = "", "", None, 0
     rest: tuple[str, ...] = ()
     while True:

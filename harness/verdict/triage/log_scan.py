@@ -24,6 +24,7 @@ from harness.verdict.triage.derived.logged_versions import NEEDLES as VERSION_NE
 from harness.verdict.triage.derived.logged_versions import LoggedVersions
 from harness.verdict.triage.error_lines import NEEDLES, error_of
 from harness.verdict.triage.job_end import END_NEEDLES, JobProgress
+from harness.verdict.triage.log_blocks import log_blocks
 from harness.verdict.triage.log_line import LogLine, parse_line, plain, shown
 from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.stack_trace import FRAME_NEEDLE, HEAD, LoggedFailure, TracebackReader
@@ -31,7 +32,6 @@ from harness.verdict.triage.stack_trace import FRAME_NEEDLE, HEAD, LoggedFailure
 if TYPE_CHECKING:
     from harness.verdict.triage.literal_search import Hit
 
-CHUNK_BYTES = 1 << 18
 # Of a longer line, only this many bytes around an occurrence are examined.
 LINE_BYTES = 1 << 14
 BEFORE_BYTES = 1 << 12
@@ -167,9 +167,10 @@ def scan(stream: BinaryIO, catalogue: Catalogue) -> Scan:
     """Read the log to its end. Any content is accepted: any encoding, NULs, very long lines."""
     scanner = _Scanner(catalogue)
     rest, repeated = b"", 0
-    block = stream.read(CHUNK_BYTES)
+    blocks = log_blocks(stream)
+    block = next(blocks, b"")
     while block:
-        following = stream.read(CHUNK_BYTES)
+        following = next(blocks, b"")
         scanner.found.size += len(block)
         data = rest + _without_nuls(block)
         end = data.rfind(b"\n") + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -40,6 +41,7 @@ def interleaved(prefix: str, ranks: int) -> str:
 
 
 BAR = "\r".join(f"Training Progress:  {done}%|#| {done}/100 [00:01<01:00]" for done in range(37))
+GLUED = "Training Progress:  37%|###   | 37/100 [00:10<00:20, 2.1s/it]"
 TRACEBACKS = {
     "structlog": json.dumps({"ts": "2026-11-20", "level": "error", "msg": "failed", "exc_info": TRACEBACK}),
     "a message with a traceback": json.dumps({"severity": "ERROR", "message": TRACEBACK}),
@@ -53,6 +55,14 @@ TRACEBACKS = {
     "Ray": STEPS + interleaved("(WorkerDict pid={}) ", 128),
     "a progress bar": f"{BAR}\n{TRACEBACK}",
     "UTF-16": ("\ufeff" + STEPS + TRACEBACK).encode("utf-16-le"),
+    "UTF-16 from its first line": ("\ufeff" + TRACEBACK).encode("utf-16-be"),
+    "UTF-8 with a byte order mark": ("\ufeff" + TRACEBACK).encode(),
+    "gzip": gzip.compress((STEPS + TRACEBACK).encode()),
+    "a gzip archive of two members": gzip.compress(STEPS.encode()) + gzip.compress(TRACEBACK.encode()),
+    "a gzip archive without its end": gzip.compress((STEPS + TRACEBACK).encode())[:-8],
+    "carriage returns alone": (STEPS + TRACEBACK).replace("\n", "\r"),
+    "bars of another process in it": STEPS + "".join(f"\r{GLUED}{line}\n" for line in LINES),
+    "bars that overwrite it": STEPS + "".join(f"{line}\r{GLUED}\n" for line in LINES),
     "Windows": (STEPS + TRACEBACK).replace("\n", "\r\n"),
     "a terminal": "".join(f"\x1b[31m{line}\x1b[0m\n" for line in LINES),
 }
@@ -231,3 +241,11 @@ def test_frames_without_an_exception_hide_no_cause():
     alone = triage_text(frames.encode())
     assert alone.root is not None
     assert "unfinished traceback" in alone.root.text
+
+
+def test_a_damaged_archive_is_read_as_far_as_it_can_be() -> None:
+    archive = bytearray(gzip.compress((STEPS * 2000).encode()))
+    archive[len(archive) // 2] ^= 0xFF
+    found = triage_text(bytes(archive))
+    assert found.lines
+    assert not triage_text(b"\x1f\x8b\x08 no archive").is_clean

@@ -678,3 +678,63 @@ def test_an_operator_that_a_package_for_another_torch_did_not_register(
     assert cause is not None
     assert cause.degree == degree
     assert ("was not loaded" in cause.sentence) is (degree == "likely")
+
+
+REFUSED_NAME = "ImportError: cannot import name 'gone' from 'torch.tools' (/v/site-packages/torch/tools.py)"
+CHECKED_OUT_NAME = REFUSED_NAME.replace("/v/site-packages", "/home/me/pytorch")
+
+
+def test_a_name_that_the_printed_file_lacks_was_refused_by_what_is_installed(tmp_path: Path) -> None:
+    pack = packed(
+        tmp_path,
+        {
+            "torch": {
+                "1.0": {"torch/__init__": "", "torch/tools": "def gone(): ...\n"},
+                "2.0": {"torch/__init__": "", "torch/tools": "def kept(): ...\n"},
+            }
+        },
+    )
+    root = triage_text(REFUSED_NAME.encode(), surfaces=PackAtHand(pack)).root
+    assert root.derived.degree.value == "proven"
+    assert "which has refused it, is not one of them" in root.derived.sentence
+    for unsure in (REFUSED_NAME.partition(" (")[0], CHECKED_OUT_NAME):
+        assert triage_text(unsure.encode(), surfaces=PackAtHand(pack)).root.derived.degree.value == "likely"
+
+
+def test_a_derived_class_of_a_package_that_the_log_does_not_name_is_not_meant(tmp_path: Path) -> None:
+    engine = "class Engine:\n    def __init__(self):\n        self.driver_worker = 1\n"
+    pack = packed(
+        tmp_path,
+        {
+            "vllm": {
+                "0.3.0": {"vllm/__init__": "", "vllm/engine": engine},
+                "0.4.0": {"vllm/__init__": "", "vllm/engine": "class Engine:\n    def run(self): ...\n"},
+            },
+            "verl": {
+                "0.2.0": {
+                    "verl/__init__": "",
+                    "verl/own": "from vllm.engine import Engine\nclass Engine(Engine):\n    def go(self): ...\n"
+                }
+            },
+        },
+    )
+    log = b"torch version: 2.4.0\nAttributeError: 'Engine' object has no attribute 'driver_worker'\n"
+    derived_cause = triage_text(log, surfaces=PackAtHand(pack)).root.derived
+    assert "verl" not in derived_cause.sentence
+    assert derived_cause.packages == ("vllm",)
+
+
+def test_what_a_compiled_module_has_is_found_by_the_texts_that_mention_it(tmp_path: Path) -> None:
+    pack = packed(
+        tmp_path,
+        {
+            "torch": {
+                "1.0": {"torch/__init__": "from torch._C import *\n"},
+                "2.0": {"torch/__init__": "from torch._C import *\n", "torch/refs": "x = 'float8_new_kind'\n"},
+            }
+        },
+    )
+    error = b"AttributeError: module 'torch' has no attribute 'float8_new_kind'"
+    derived_cause = triage_text(error, surfaces=PackAtHand(pack)).root.derived
+    assert derived_cause.degree.value == "likely"
+    assert "from 2.0 on" in derived_cause.sentence

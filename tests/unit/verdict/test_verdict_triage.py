@@ -13,7 +13,8 @@ from harness.verdict.triage.catalogue import catalogue_with, load_catalogue, shi
 from harness.verdict.triage.diagnosis import cluster, triage, triage_file, triage_text
 from harness.verdict.triage.literal_search import NeedleFinder
 from harness.verdict.triage.log_line import parse_line, shown
-from harness.verdict.triage.log_scan import CHUNK_BYTES, LINE_BYTES, MANY
+from harness.verdict.triage.log_blocks import BLOCK_BYTES as CHUNK_BYTES
+from harness.verdict.triage.log_scan import LINE_BYTES, MANY
 
 CATALOGUE = shipped_catalogue()
 SIGNATURES = {signature.id: signature for signature in CATALOGUE.signatures}

@@ -6,10 +6,11 @@ files of its package.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from packaging.version import InvalidVersion, Version
 
+from harness.compat.knowledge.definition_history import bases_in_other_packages
 from harness.compat.knowledge.surface_pack import ReleaseSurface, SurfacePack
 from harness.compat.surface.api_surface import module_of_file
 from harness.verdict.triage.derived.failed_use import FailedUse
@@ -32,8 +33,20 @@ def meant_packages(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> l
     imported = _imported_by(pack, use, user, shown) & set(defining) if pack.has(user) else set()
     if imported:
         return [name for name in defining if name in imported]
-    named = [name for name in defining if name in shown or name in (user, package_of_file(use.defined_in))]
-    return named or defining
+    named = [name for name in defining if is_named(name, use, shown)]
+    return named or [name for name in defining if not _derives(pack, name, owner, defining)] or defining
+
+
+def is_named(package: str, use: FailedUse, shown: ShownVersions) -> bool:
+    """Whether a log names a package: by its version, in a path of the traceback or in that of the owner."""
+    files = (use.user, use.defined_in, *(frame.file for frame in use.stack))
+    return package in shown or package in map(package_of_file, files)
+
+
+def _derives(pack: SurfacePack, package: str, owner: str, defining: Sequence[str]) -> bool:
+    """Whether a package's class is derived from that of the same name in another of these packages."""
+    bases = bases_in_other_packages(pack, package, "", owner)
+    return any(base.name == owner and base.package in defining for base in bases)
 
 
 def is_imported_from(pack: SurfacePack, use: FailedUse, package: str, shown: ShownVersions) -> bool:

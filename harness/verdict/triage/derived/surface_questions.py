@@ -23,8 +23,9 @@ from harness.compat.knowledge.definition_history import (
 from harness.compat.knowledge.surface_pack import InRelease, NameHistory, SurfacePack
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.logged_versions import ShownVersions
-from harness.verdict.triage.derived.meant_packages import is_imported_from, meant_packages
-from harness.verdict.triage.derived.package_names import package_of_file
+from harness.verdict.triage.derived.meant_packages import is_imported_from, is_named, meant_packages
+from harness.verdict.triage.derived.package_names import INSTALLED, package_of_file
+from harness.verdict.triage.derived.stack_releases import path_in_package
 
 #: A shorter word occurs in any package for other reasons.
 LONG_NAME = 8
@@ -50,8 +51,9 @@ class SurfaceQuestion:
     is_certain: whether `history` is read from definitions alone; otherwise nothing is proven. is_weak: the
     use may work in releases that do not name it, so without a version nothing is likely. is_sole: no other
     package can be meant. is_import: the import of a name from a module that exists, so the name was there
-    for whoever wrote the import. is_imported: the calling file, in the release that the log shows, imports
-    it from this package. is_mention: the name only occurs as a word.
+    for whoever wrote the import. is_imported: whatever is installed of this package has refused it: the
+    calling file imports it from there, or the message names the installed file that lacks it. is_mention:
+    the name only occurs as a word.
     """
 
     history: NameHistory
@@ -137,16 +139,31 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) 
         caller=user,
         is_sole=len(packages) == 1 or package in shown,
         is_import=is_import,
+        is_imported=is_import and not use.is_shadowed and _is_file_of(pack, package, use),
     )
     yield _by_words(pack, question, dotted)
+    if use.expected is Expected.ATTRIBUTE and not question.history.since and _is_distinctive(use.names[0]):
+        # What a compiled module has is named in no stub of the pack, only in the texts of others that use it.
+        words = pack.word_history(package, use.names[0])
+        yield replace(question, history=words, has=f"`{dotted}` is mentioned", is_certain=False, is_mention=True)
     if use.expected is not Expected.MODULE:
         stated = pack.stated_history(package, dotted)
         yield replace(question, history=stated, is_certain=False, is_sole=False, is_import=False)
 
 
+def _is_file_of(pack: SurfacePack, package: str, use: FailedUse) -> bool:
+    """Whether the file that the message names is that of a module of an installed package, not of a checkout."""
+    return bool(INSTALLED.search(use.defined_in) and path_in_package(use.defined_in, pack.paths(package)))
+
+
+def _is_distinctive(name: str) -> bool:
+    """Whether a word hardly occurs in a package with another meaning."""
+    return len(name) >= LONG_NAME and "_" in name.strip("_")
+
+
 def _of_one_package(pack: SurfacePack, name: str, user: str) -> Iterator[SurfaceQuestion]:
     """A name without its class, as enumerations report it: asked if only one package ever had this word."""
-    if len(name) < LONG_NAME or "_" not in name.strip("_"):
+    if not _is_distinctive(name):
         return
     histories = (pack.word_history(package, name) for package in pack.packages)
     having = [one for one in histories if one.since]
@@ -216,8 +233,8 @@ def _defined(
         if use.expected is Expected.ATTRIBUTE:
             question = _by_words(pack, question, use.names[0])
             # Objects may get it at run time, in any release in which the class does not tell.
-            # Without versions and a traceback, it may also be another class of this name.
-            is_weak = not (shown or use.stack)
+            # If nothing in the log names the package, it may also be another class of this name.
+            is_weak = not (use.stack or is_named(package, use, shown))
             is_weak |= any(state is InRelease.UNKNOWN for _version, state in question.history.releases)
             question = replace(question, is_weak=is_weak)
         yield question
