@@ -71,12 +71,21 @@ CITED = re.compile(
 )
 
 
+# verl prints a sample of a validation in lines of their own: `[response] ValueError: what does this mean?`.
+SAMPLE_FIELD = re.compile(r"\[(?:prompt|response|ground_truth|solution|question)\] ", re.IGNORECASE)
+
+
 def error_of(number: int, line: LogLine) -> LoggedFailure | None:
     """The failure that a line reports on its own; None for another line, a retry, a metric or a citation."""
     body = line.body.strip()
     if CODE_LINE.match(line.body):
         return None
-    if line.is_mild or not body or (RETRIED.search(body) and not GAVE_UP.search(body)):
+    if (
+        line.is_mild
+        or not body
+        or SAMPLE_FIELD.match(body)
+        or (RETRIED.search(body) and not GAVE_UP.search(body))
+    ):
         return None
     found = EXCEPTION.match(body)
     if found and not NUMERIC.match(found["message"]) and not CITED.search(body[: found.start("type")]):

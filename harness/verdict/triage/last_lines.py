@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from harness.verdict.triage.error_lines import PRINTED_ANSWER
+from harness.verdict.triage.error_lines import GAVE_UP, PRINTED_ANSWER, RETRIED, SAMPLE_FIELD
 from harness.verdict.triage.stack_trace import normalised
 
 # A count or a rate of errors that is zero.
@@ -32,8 +32,11 @@ SUSPICIOUS = re.compile(
     r"|\bexec format error\b|\bexec user process caused\b"
     r"|\b(?:Err)?ImagePull(?:BackOff)?\b|\bback-?off\b|\bevicted\b|\breason\W{1,3}error\b"
     r"|\b(?:status|state|phase|conclusion)\W{1,4}(?:failed|failure|error|aborted|crashed)\b"
-    r"|^(?:the )?(?:job|run|task|training|step|stage)\b.{0,80}\b(?:failed|crashed|did not succeed)\b"
-    r"|\b(?:rc|ret|return code|exit ?code|status)\s?[=:]\s?-?[1-9]\d{0,2}\s*$"
+    r"|^(?:the )?(?:job|run|task|training|step|stage)\b.{0,80}\b(?:failed|crashed|did not succeed|preempted"
+    r"|cancell?ed|interrupted|was stopped|stopped:)"
+    r"|\b(?:rc|ret|return ?code|exit ?code|status)\s?[=:]\s?-?[1-9]\d{0,2}\s*$"
+    # What a shell says of a signal, a terminal of Ctrl-C, and multiprocessing before a traceback that is cut.
+    r"|^(?:hangup|terminated|quit|alarm clock|user defined signal [12])\s*$|^\^[C\\]|^process \S{1,80}:\s*$"
     rf"|(?<!没有)(?<!无)(?:失败|错误|异常){NONE_OF_THEM}",
     re.IGNORECASE,
 )
@@ -54,14 +57,22 @@ _FAILURE_WORDS = re.compile(
     r"requires? a (?:newer|different)|should be the same|exit status [1-9]|returned [1-9]\d{0,2} exit status)"
     # Not an option, a count or a metric.
     r"(?![\w/'\"=-]|\.\w|\s?[:=]\s?(?:[-+\d.]+|true|false|none|null|\[|\{)\s*(?:$|[,;]))"
+    r"|\b(?:lost connection|connection (?:was )?(?:reset|lost|closed by peer)|preempted by (?:the )?scheduler)\b"
+    r"|\b(?:is|became|are) (?:[-+]?inf(?:inite)?|not finite)\b"
     r"|\w(?:Error|Exception|OutOfMemory)\s*$|\bcore dumped\b|name or service not known|mismatched input"
     r"|(?:无法|不支持|不存在|超时|缺少|未找到|找不到|被拒绝|崩溃|不匹配|不兼容)",
     re.IGNORECASE,
 )
-# "0 of 128 samples failed", "no invalid samples".
+# "0 of 128 samples failed", "no invalid samples", "found 0 errors", "number of failed requests: 0".
 _NONE_FAILED = re.compile(
-    r"(?:^|[,;:(\[]\s?)(?:0|no|none|zero)(?: of(?: the)? \d{1,9})?(?: \w{1,20}){0,2}"
-    r" (?:failed|errors?|invalid)\b",
+    r"(?:^|[,;:(\[]\s?|\bfound )(?:0|no|none|zero)(?: of(?: the)? \d{1,9})?(?: \w{1,20}){0,2}"
+    r" (?:failed|errors?|invalid)\b"
+    r"|\b(?:failed|errors?|invalid|timeouts?)(?: \w{1,20}){1,3}\s?[:=]\s?0(?:\.0*)?%?\s*$",
+    re.IGNORECASE,
+)
+# What the program itself goes on after: `Loss scale overflow, skipping step 1`.
+_GOES_ON = re.compile(
+    r"\b(?:skipping (?:this |the )?(?:step|import|sample|batch|item)|skip the (?:step|update)|ignoring|continuing)\b",
     re.IGNORECASE,
 )
 
@@ -99,6 +110,7 @@ def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: b
         for number, text in tail
         if number > progress
         and not _PRINTED_ANSWER.match(text)
+        and not SAMPLE_FIELD.match(text)
         and (
             SUSPICIOUS.search(text)
             or (
@@ -107,9 +119,15 @@ def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: b
                 and (progress or number > last - AT_THE_END)
                 and _FAILURE_WORDS.search(text)
                 and not _NONE_FAILED.search(text)
+                and not _goes_on(text)
                 and not _ONE_OF_MANY.search(text)
                 and not _ZERO_IN_TABLE.search(text)
                 and normalised(text) not in usual
             )
         )
     ]
+
+
+def _goes_on(text: str) -> bool:
+    """Whether a line says that the program does without what did not work, or tries it again."""
+    return bool(_GOES_ON.search(text) or (RETRIED.search(text) and not GAVE_UP.search(text)))

@@ -10,8 +10,11 @@ from harness.digest import digest_json
 from harness.verdict.triage.log_line import LogLine, shown
 
 HEAD = "Traceback (most recent call last)"
-# A traceback begins its line, or follows a label such as `Exception in thread T: `. Elsewhere it is cited.
-HEAD_LINE = re.compile(r"(?:[^\"'`{}\\]{0,120}[:\]>|)] ?)?\s*[+|\s]*(?:Exception Group )?" + re.escape(HEAD))
+# A traceback begins its line, or follows a label such as `Exception in thread T: ` or the echo of Ctrl-C.
+# Elsewhere it is cited.
+HEAD_LINE = re.compile(
+    r"(?:\^C){0,9}(?:[^\"'`{}\\]{0,120}[:\]>|)] ?)?\s*[+|\s]*(?:Exception Group )?" + re.escape(HEAD)
+)
 FRAME = re.compile(
     r'\s*File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?'
 )

@@ -25,7 +25,17 @@ FAILURES = (
     "torch.OutOfMemoryError",
     "1 out of 3 hunks FAILED -- saving rejects to file x.rej",
     "loss is nan",
+    "Training stopped: loss is inf",
     "设备不存在",
+    "Hangup",
+    "^C",
+    "^CTraceback (most recent call last):",
+    "Process EngineCore_DP0:",
+    "Job 'raysubmit_x' was stopped",
+    "connection reset by peer",
+    "lost connection to node 3",
+    "Preempted by scheduler",
+    "returncode=-11",
 )
 ORDINARY = (
     "(TaskRunner pid=1) Saving model checkpoint to /ckpt/global_step_100",
@@ -34,6 +44,13 @@ ORDINARY = (
     "retries: 3, error_if_overlong=False, 'ignore_missing': False, timeout: 600",
     "rollout_corr/kl:nan",
     "skip_invalid=True",
+    "Number of failed requests: 0",
+    "found 0 errors",
+    "connection reset by peer, will retry in 3 s",
+    "Loss scale overflow, skipping step 1",
+    "[prompt] Why does RuntimeError: HCCL error occur?",
+    "[response] Because the process was killed.",
+    "[ground_truth] killed",
     "(vLLMHttpServer pid=8) WARNING 11-20 08:00:00 [scheduler.py:1] request 3 could not be scheduled",
 )
 

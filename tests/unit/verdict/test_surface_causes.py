@@ -713,7 +713,7 @@ def test_a_derived_class_of_a_package_that_the_log_does_not_name_is_not_meant(tm
             "verl": {
                 "0.2.0": {
                     "verl/__init__": "",
-                    "verl/own": "from vllm.engine import Engine\nclass Engine(Engine):\n    def go(self): ...\n"
+                    "verl/own": "from vllm.engine import Engine\nclass Engine(Engine):\n    def go(self): ...\n",
                 }
             },
         },
@@ -730,7 +730,10 @@ def test_what_a_compiled_module_has_is_found_by_the_texts_that_mention_it(tmp_pa
         {
             "torch": {
                 "1.0": {"torch/__init__": "from torch._C import *\n"},
-                "2.0": {"torch/__init__": "from torch._C import *\n", "torch/refs": "x = 'float8_new_kind'\n"},
+                "2.0": {
+                    "torch/__init__": "from torch._C import *\n",
+                    "torch/refs": "x = 'float8_new_kind'\n",
+                },
             }
         },
     )

@@ -145,7 +145,9 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) 
     if use.expected is Expected.ATTRIBUTE and not question.history.since and _is_distinctive(use.names[0]):
         # What a compiled module has is named in no stub of the pack, only in the texts of others that use it.
         words = pack.word_history(package, use.names[0])
-        yield replace(question, history=words, has=f"`{dotted}` is mentioned", is_certain=False, is_mention=True)
+        yield replace(
+            question, history=words, has=f"`{dotted}` is mentioned", is_certain=False, is_mention=True
+        )
     if use.expected is not Expected.MODULE:
         stated = pack.stated_history(package, dotted)
         yield replace(question, history=stated, is_certain=False, is_sole=False, is_import=False)
