@@ -57,7 +57,8 @@ _FAILURE_WORDS = re.compile(
     r"requires? a (?:newer|different)|should be the same|exit status [1-9]|returned [1-9]\d{0,2} exit status)"
     # Not an option, a count or a metric.
     r"(?![\w/'\"=-]|\.\w|\s?[:=]\s?(?:[-+\d.]+|true|false|none|null|\[|\{)\s*(?:$|[,;]))"
-    r"|\b(?:lost connection|connection (?:was )?(?:reset|lost|closed by peer)|preempted by (?:the )?scheduler)\b"
+    r"|\b(?:lost connection|connection (?:was )?(?:reset|lost|closed by peer))\b"
+    r"|\b(?:preempted by (?:the )?scheduler)\b"
     r"|\b(?:is|became|are) (?:[-+]?inf(?:inite)?|not finite)\b"
     r"|\w(?:Error|Exception|OutOfMemory)\s*$|\bcore dumped\b|name or service not known|mismatched input"
     r"|(?:无法|不支持|不存在|超时|缺少|未找到|找不到|被拒绝|崩溃|不匹配|不兼容)",
@@ -72,7 +73,8 @@ _NONE_FAILED = re.compile(
 )
 # What the program itself goes on after: `Loss scale overflow, skipping step 1`.
 _GOES_ON = re.compile(
-    r"\b(?:skipping (?:this |the )?(?:step|import|sample|batch|item)|skip the (?:step|update)|ignoring|continuing)\b",
+    r"\b(?:skipping (?:this |the )?(?:step|import|sample|batch|item)|skip the (?:step|update)"
+    r"|ignoring|continuing)\b",
     re.IGNORECASE,
 )
 

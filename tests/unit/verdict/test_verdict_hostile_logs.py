@@ -15,8 +15,8 @@ from harness.verdict.gate.gate_report import Place
 from harness.verdict.triage.diagnosis import triage_text
 from harness.verdict.triage.diagnosis_text import describe, in_short
 from harness.verdict.triage.learn_signature import generalise
-from harness.verdict.triage.log_line import shown
 from harness.verdict.triage.log_blocks import BLOCK_BYTES as CHUNK_BYTES
+from harness.verdict.triage.log_line import shown
 from harness.verdict.triage.log_scan import BEFORE_BYTES, LINE_BYTES
 from harness.verdict.verdict import judge_against_expectation
 

@@ -12,8 +12,8 @@ from harness.errors import InputError
 from harness.verdict.triage.catalogue import catalogue_with, load_catalogue, shipped_catalogue
 from harness.verdict.triage.diagnosis import cluster, triage, triage_file, triage_text
 from harness.verdict.triage.literal_search import NeedleFinder
-from harness.verdict.triage.log_line import parse_line, shown
 from harness.verdict.triage.log_blocks import BLOCK_BYTES as CHUNK_BYTES
+from harness.verdict.triage.log_line import parse_line, shown
 from harness.verdict.triage.log_scan import LINE_BYTES, MANY
 
 CATALOGUE = shipped_catalogue()

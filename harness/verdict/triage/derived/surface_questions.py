@@ -154,7 +154,7 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) 
 
 
 def _is_file_of(pack: SurfacePack, package: str, use: FailedUse) -> bool:
-    """Whether the file that the message names is that of a module of an installed package, not of a checkout."""
+    """Whether the message names a file of the installed package, not one of a checkout."""
     return bool(INSTALLED.search(use.defined_in) and path_in_package(use.defined_in, pack.paths(package)))
 
 
