@@ -1,7 +1,8 @@
 """Compares the remaining references with formulas in float64, and tests that every comparison can fail.
 
-`test_sim_vllm_ops` compares most operators and `test_sim_custom_ops` those with a gradient. This module compares the
-others, on random shapes. `test_no_reference_is_left_out` fails for an operator that none of the three compares.
+`test_sim_vllm_ops` compares most operators, `test_sim_custom_ops` those with a gradient, and
+`test_sim_quantized_ops` those of quantised models. This module compares the others, on random shapes.
+`test_no_reference_is_left_out` fails for an operator that none of the four compares.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 import test_sim_custom_ops as with_gradient  # noqa: E402
+import test_sim_quantized_ops as quantized  # noqa: E402
 from drawn_inputs import Drawn, Pairs  # noqa: E402
 from operator_formulas import FORMULAS, NOT_SCALED  # noqa: E402
 from test_sim_vllm_ops import budget, present  # noqa: E402
@@ -39,6 +41,14 @@ UNITS = {torch.float32: FP32_UNIT, torch.bfloat16: 2.0**-8}
 # References compute in fp32 or better. No formula here needs more roundings for one result, and no term is larger than
 # the largest result.
 ROUNDINGS = 64
+# Their masks are random; `test_sim_strictness` tests what they have in common.
+DROPOUT = (
+    "_npu_dropout",
+    "_npu_dropout_gen_mask.Tensor",
+    "npu_dropout_backward",
+    "npu_dropout_do_mask",
+    "npu_dropout_gen_mask",
+)
 
 
 def silu_in_place(drawn: Drawn) -> Pairs:
@@ -405,4 +415,6 @@ def test_no_reference_is_left_out() -> None:
     implemented |= {f"_C_ascend::{name}" for name in serving_kernels.ENGINE}
     compared = {case.operator for case in CASES} | {*GRADIENTS}
     compared |= {operator for operators, _, _ in HERE.values() for operator in operators}
+    compared |= {f"npu::{name}" for name in (*quantized.COMPARED, *quantized.WRITING)}
+    compared |= {f"npu::{name}" for name in DROPOUT}
     assert sorted(implemented - compared) == []

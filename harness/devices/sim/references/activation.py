@@ -121,3 +121,19 @@ def npu_masked_softmax_with_rel_pos_bias(
         scores = (scores.reshape(-1, windows, heads, rows, columns) + mask).reshape(x.shape)
     scores = scores + wide(relative_pos_bias).reshape(heads, rows, columns)
     return torch.softmax(scores, -1).to(x.dtype)
+
+
+def npu_attn_softmax_(input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    """The softmax of the last dimension, in place."""
+    return input.copy_(torch.softmax(wide(input), -1))
+
+
+def npu_attn_softmax_backward_(
+    input: torch.Tensor,  # noqa: A002
+    grad_output: torch.Tensor,
+    values: torch.Tensor,
+) -> torch.Tensor:
+    """Replaces the probabilities by the gradient for their logits; grad_output is that of p @ values."""
+    p = wide(input)
+    for_p = wide(grad_output) @ wide(values).transpose(-1, -2)
+    return input.copy_(p * (for_p - (for_p * p).sum(-1, keepdim=True)))

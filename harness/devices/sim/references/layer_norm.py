@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from harness.devices.sim.references.precision import wide
@@ -67,6 +69,35 @@ def npu_deep_norm_backward(
     """Gradients for x, gx, beta and gamma."""
     for_sum, for_gamma, for_beta = _gradients(wide(dy), alpha * wide(x) + wide(gx), gamma, mean, rstd)
     return (alpha * for_sum).to(x.dtype), for_sum.to(gx.dtype), for_beta, for_gamma
+
+
+def npu_layer_norm_eval(
+    input: torch.Tensor,  # noqa: A002 - the operator's own argument name
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """torch's layer norm."""
+    factors = [None if values is None else wide(values) for values in (weight, bias)]
+    return torch.nn.functional.layer_norm(wide(input), list(normalized_shape), *factors, eps).to(input.dtype)
+
+
+def npu_group_norm_silu(
+    input: torch.Tensor,  # noqa: A002
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    group: int,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """silu of torch's group norm, and the mean and 1/std of each sample's groups, in the input's dtype."""
+    x = wide(input)
+    factors = [None if values is None else wide(values) for values in (weight, bias)]
+    samples, channels = x.shape[:2]
+    y, mean, rstd = torch.native_group_norm(
+        x, *factors, samples, channels, x[0].numel() // channels, group, eps
+    )
+    return tuple(result.to(input.dtype) for result in (torch.nn.functional.silu(y), mean, rstd))
 
 
 def _normalised(

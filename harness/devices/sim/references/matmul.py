@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from harness.devices.sim.references.precision import dtype_of, refuse, wide
+from harness.devices.sim.references.precision import refuse, wide
 
 
 def matmul_backward(
@@ -57,51 +57,6 @@ def matmul_double_backward(
     if mask[2] and grad_self is not None:
         for_right = matmul_backward(grad_out, grad_self, other, (False, True))[1]
     return for_grad, for_left, for_right
-
-
-def npu_grouped_matmul(
-    x: Sequence[torch.Tensor],
-    weight: Sequence[torch.Tensor],
-    *,
-    bias: Sequence[torch.Tensor] | None = None,
-    group_list: torch.Tensor | Sequence[int] | None = None,
-    split_item: int | None = 0,
-    group_type: int | None = None,
-    group_list_type: int | None = 0,
-    act_type: int | None = 0,
-    output_dtype: int | torch.dtype | None = None,
-    **others: object,
-) -> list[torch.Tensor]:
-    """One matmul for each group.
-
-    group_list: the end of each group's rows (group_list_type 0) or their number (1). group_type -1: x[i] @
-    weight[i]. 0: the rows of x are grouped; weight has the shape (groups, k, n) or is a list. 2: the summed
-    dimension is grouped; the result has the shape (groups, m, n). split_item 2 and 3 return one tensor.
-    """
-    refuse(
-        "npu_grouped_matmul", act_type=act_type, **{name: value for name, value in others.items() if value}
-    )
-    dtype = dtype_of(output_dtype) if output_dtype is not None else x[0].dtype
-    if group_type in {None, -1}:
-        refuse("npu_grouped_matmul", group_list=group_list is not None)
-        products = [wide(left) @ wide(right) for left, right in zip(x, weight, strict=True)]
-    elif group_type == 0:
-        weights = weight[0].unbind(0) if len(weight) == 1 and weight[0].dim() > 2 else weight
-        rows = x if len(x) > 1 else _parts(x, _ends(group_list, group_list_type), 0)
-        products = [wide(left) @ wide(right) for left, right in zip(rows, weights, strict=True)]
-    elif group_type == 2:
-        ends = _ends(group_list, group_list_type)
-        lefts, rights = _parts(x, ends, 1), _parts(weight, ends, 0)
-        return [torch.stack([wide(a) @ wide(b) for a, b in zip(lefts, rights, strict=True)]).to(dtype)]
-    else:
-        raise NotImplementedError(
-            f"the simulated device does not compute npu_grouped_matmul group_type {group_type}"
-        )
-    if bias:
-        biases = bias[0].unbind(0) if len(bias) == 1 and bias[0].dim() > 1 else bias
-        products = [product + wide(row) for product, row in zip(products, biases, strict=True)]
-    results = [product.to(dtype) for product in products]
-    return [torch.cat(results)] if split_item in {2, 3} else results
 
 
 def matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, C: torch.Tensor) -> None:  # noqa: N803 - the operator's name for it
@@ -158,19 +113,24 @@ def npu_linear_backward(
     return (wide(grad) @ wide(weight)).to(input.dtype), (wide(grad).t() @ wide(input)).to(weight.dtype)
 
 
-def _ends(group_list: torch.Tensor | Sequence[int] | None, kind: int | None) -> list[int]:
-    if group_list is None:
-        raise ValueError("npu_grouped_matmul needs group_list for this group_type")
-    values = torch.as_tensor(group_list)
-    if kind == 1:
-        values = values.cumsum(0)
-    elif kind:
-        raise NotImplementedError(f"the simulated device does not compute group_list_type {kind}")
-    return [int(value) for value in values.tolist()]
-
-
-def _parts(tensors: Sequence[torch.Tensor], ends: Sequence[int], dim: int) -> list[torch.Tensor]:
-    if len(tensors) > 1:
-        return list(tensors)
-    starts = [0, *ends[:-1]]
-    return [tensors[0].narrow(dim, start, end - start) for start, end in zip(starts, ends, strict=True)]
+def npu_transpose_batchmatmul(
+    input: torch.Tensor,  # noqa: A002 - the operator's own argument name
+    weight: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None,
+    perm_x1: Sequence[int] | None = None,
+    perm_x2: Sequence[int] | None = None,
+    perm_y: Sequence[int] | None = None,
+    batch_split_factor: int | None = 1,
+) -> torch.Tensor:
+    """The batched product of permuted factors, permuted, by default to (m, batch, n)."""
+    refuse(
+        "npu_transpose_batchmatmul",
+        bias=bias is not None,
+        scale=scale is not None,
+        batch_split_factor=batch_split_factor not in {None, 1},
+    )
+    left = wide(input).permute(list(perm_x1 or (0, 1, 2)))
+    right = wide(weight).permute(list(perm_x2 or (0, 1, 2)))
+    return (left @ right).to(input.dtype).permute(list(perm_y or (1, 0, 2))).contiguous()

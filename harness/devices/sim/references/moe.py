@@ -124,6 +124,38 @@ def token_unpermute_with_copies_grad(
     )
 
 
+def npu_moe_re_routing(
+    tokens: torch.Tensor,
+    expert_token_num_per_rank: torch.Tensor,
+    *,
+    per_token_scales: torch.Tensor | None = None,
+    expert_token_num_type: int = 1,
+    idx_type: int = 0,
+    tokens_dtype: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens sorted by rank and expert -> sorted by expert and rank.
+
+    expert_token_num_per_rank (ranks, experts) has the numbers of tokens. Returns the tokens, their scales,
+    their rows before, and the number of tokens of each expert.
+    """
+    refuse(
+        "npu_moe_re_routing",
+        expert_token_num_type=expert_token_num_type != 1,
+        idx_type=idx_type,
+        tokens_dtype=tokens_dtype,
+    )
+    counts = expert_token_num_per_rank.long()
+    experts = torch.arange(counts.shape[1]).repeat(counts.shape[0]).repeat_interleave(counts.reshape(-1))
+    order = torch.argsort(experts, stable=True)
+    scales = torch.zeros(len(order)) if per_token_scales is None else per_token_scales[order]
+    return (
+        tokens[order],
+        scales,
+        order.to(torch.int32),
+        expert_token_num_per_rank.sum(0).to(expert_token_num_per_rank.dtype),
+    )
+
+
 def _experts_per_token(indices: torch.Tensor) -> int:
     return 1 if indices.dim() == 1 else indices.shape[1]
 

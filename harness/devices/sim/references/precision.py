@@ -17,6 +17,9 @@ _SCALAR_TYPES = {
     9: torch.complex64,
     10: torch.complex128,
     11: torch.bool,
+    12: torch.qint8,
+    13: torch.quint8,
+    14: torch.qint32,
     15: torch.bfloat16,
 }
 

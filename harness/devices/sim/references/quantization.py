@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from harness.devices.sim.references.precision import dtype_of, refuse, wide
+from harness.devices.sim.references.shaping import scatter_update, scatter_update_
 
 _LARGEST_INT8, _LARGEST_INT4 = 127, 7
 # torch.int8 and torch.quint4x2 as numbers. torch_npu packs eight int4 into one int32.
 _INT8, _INT4 = 1, 16
 _PACKED_INT4 = 8
+# Types of torch for quantised numbers, and those in which torch_npu returns them.
+_STORED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 
 
 def npu_dynamic_quant(
@@ -34,18 +37,157 @@ def npu_dynamic_quant(
         raise NotImplementedError(
             f"the simulated device does not compute npu_dynamic_quant {quant_mode} with dtype {dst_type}"
         )
-    x = wide(input)
-    if smooth_scales is not None and group_index is None:
-        x = x * wide(smooth_scales)
-    elif smooth_scales is not None and group_index is not None:
-        rows = x.reshape(-1, x.shape[-1])
-        groups = torch.searchsorted(group_index.long(), torch.arange(len(rows)), right=True)
-        x = (rows * wide(smooth_scales)[groups.clamp(max=len(smooth_scales) - 1)]).reshape(x.shape)
+    x = _smoothed(wide(input), smooth_scales, group_index)
     dim = -1 if quant_mode == "pertoken" else -2
     largest = _LARGEST_INT8 if number == _INT8 else _LARGEST_INT4
     scale = x.abs().amax(dim, keepdim=True) / largest
     rounded = (x / scale).nan_to_num(0.0).round().clamp(-largest - 1, largest).to(torch.int8)
     return rounded if number == _INT8 else _packed_int4(rounded), scale.squeeze(dim).float()
+
+
+def _smoothed(
+    x: torch.Tensor, smooth_scales: torch.Tensor | None, group_index: torch.Tensor | None
+) -> torch.Tensor:
+    """x times the factors; with group_index, the end of each group's rows, times those of the row's group."""
+    if smooth_scales is None:
+        return x
+    if group_index is None:
+        return x * wide(smooth_scales)
+    rows = x.reshape(-1, x.shape[-1])
+    groups = torch.searchsorted(group_index.long(), torch.arange(len(rows)), right=True)
+    return (rows * wide(smooth_scales)[groups.clamp(max=len(smooth_scales) - 1)]).reshape(x.shape)
+
+
+def npu_dynamic_quant_asymmetric(
+    input: torch.Tensor,  # noqa: A002
+    *,
+    smooth_scales: torch.Tensor | None = None,
+    group_index: torch.Tensor | None = None,
+    dst_type: int | torch.dtype | None = None,
+    quant_mode: str = "pertoken",
+    dst_type_max: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The rounded input / scale + offset, the scale and the offset of each row (or column, "perchannel").
+
+    scale = (largest - smallest) / 255 and offset = 127 - largest / scale (int4: 15 and 7), as in op-plugin's
+    npu_dynamic_quant_asymmetric.md and the golden of its test.
+    """
+    number = _INT8 if dst_type is None else _number(dst_type)
+    refuse(
+        "npu_dynamic_quant_asymmetric",
+        dst_type_max=dst_type_max,
+        **{f"dtype {dst_type}": number not in {_INT8, _INT4}},
+        **{f"quant_mode {quant_mode}": quant_mode not in {"pertoken", "perchannel"}},
+    )
+    x = _smoothed(wide(input), smooth_scales, group_index)
+    dim = -1 if quant_mode == "pertoken" else -2
+    top = _LARGEST_INT8 if number == _INT8 else _LARGEST_INT4
+    largest = x.amax(dim, keepdim=True)
+    scale = (largest - x.amin(dim, keepdim=True)) / (2 * top + 1)
+    # The scale is 0, by which nobody knows what the kernel divides.
+    refuse("npu_dynamic_quant_asymmetric", **{"rows of equal numbers": bool((scale == 0).any())})
+    offset = top - largest / scale
+    rounded = (x / scale + offset).round().clamp(-top - 1, top).to(torch.int8)
+    values = rounded if number == _INT8 else _packed_int4(rounded)
+    return values, scale.squeeze(dim).float(), offset.squeeze(dim).float()
+
+
+def npu_quantize(
+    input: torch.Tensor,  # noqa: A002
+    scales: torch.Tensor,
+    zero_points: torch.Tensor | None,
+    dtype: int | torch.dtype,
+    axis: int = 1,
+    div_mode: bool = True,
+) -> torch.Tensor:
+    """The rounded input / scales + zero_points; without div_mode, input * scales + zero_points.
+
+    Scales with one dimension belong to `axis`; without div_mode to the last but one for -2, else to the last
+    (op-plugin's npu_quantize.md).
+    """
+    x = wide(input)
+    if not div_mode:
+        axis = -2 if axis == -2 else -1
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    factors, zeros = (
+        values if values is None or values.dim() != 1 else values.reshape(shape)
+        for values in (scales, zero_points)
+    )
+    scaled = x / wide(factors) if div_mode else x * wide(factors)
+    rounded = (scaled if zeros is None else scaled + wide(zeros)).round()
+    if _number(dtype) == _INT4:
+        return _packed_int4(rounded.clamp(-_LARGEST_INT4 - 1, _LARGEST_INT4).to(torch.int8))
+    wanted = dtype_of(dtype)
+    return as_integers(rounded, _STORED.get(wanted, wanted))
+
+
+def as_integers(rounded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Whole numbers in an integer type; those that it does not have become its nearest."""
+    refuse("quantisation", **{f"dtype {dtype}": dtype not in {torch.int8, torch.uint8, torch.int32}})
+    limits = torch.iinfo(dtype)
+    return rounded.double().clamp(limits.min, limits.max).to(dtype)
+
+
+def npu_quant_scatter(
+    input: torch.Tensor,  # noqa: A002
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    quant_scales: torch.Tensor,
+    quant_zero_points: torch.Tensor | None = None,
+    axis: int = -2,
+    quant_axis: int = -1,
+    reduce: str = "update",
+    dst_type: int | torch.dtype | None = None,
+    round_mode: str | None = "rint",
+) -> torch.Tensor:
+    """`scatter_update` with the updates of `npu_quantize`: what op-plugin's test of it computes."""
+    written = _quantised_updates(
+        updates, quant_scales, quant_zero_points, axis, quant_axis, reduce, dst_type, round_mode
+    )
+    return scatter_update(input, indices, written, axis)
+
+
+def npu_quant_scatter_(
+    input: torch.Tensor,  # noqa: A002
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    quant_scales: torch.Tensor,
+    quant_zero_points: torch.Tensor | None = None,
+    axis: int = -2,
+    quant_axis: int = -1,
+    reduce: str = "update",
+    dst_type: int | torch.dtype | None = None,
+    round_mode: str | None = "rint",
+) -> torch.Tensor:
+    """`npu_quant_scatter` into its first argument."""
+    written = _quantised_updates(
+        updates, quant_scales, quant_zero_points, axis, quant_axis, reduce, dst_type, round_mode
+    )
+    return scatter_update_(input, indices, written, axis)
+
+
+def _quantised_updates(
+    updates: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor | None,
+    axis: int,
+    quant_axis: int,
+    reduce: str,
+    dst_type: int | torch.dtype | None,
+    round_mode: str | None,
+) -> torch.Tensor:
+    rank = updates.dim()
+    refuse(
+        "npu_quant_scatter",
+        reduce=reduce != "update",
+        round_mode=round_mode not in {None, "rint"},
+        dst_type=dst_type is not None and _number(dst_type) != _INT8,
+        axis=axis % rank != rank - 2,
+        quant_axis=quant_axis % rank != rank - 1,
+    )
+    zeros = None if zero_points is None else zero_points.reshape(-1)
+    return npu_quantize(updates, scales.reshape(-1), zeros, _INT8, -1)
 
 
 def npu_anti_quant(
@@ -85,15 +227,19 @@ def npu_quant_matmul(
     output_dtype: int | torch.dtype | None = None,
     **others: object,
 ) -> torch.Tensor:
-    """x1 @ x2 of int8 matrices, times the scale of each column and of each row (pertoken_scale).
+    """x1 @ x2 of int8 or int4 matrices, times the scale of each column and of each row (pertoken_scale).
 
-    An int32 bias is added to the exact product, another one to the result. The result is int8 unless
-    output_dtype says otherwise; only then `offset` is added.
+    int4 are eight in one int32, along the last dimension of a matrix or of its transpose. An int32 bias is
+    added to the exact product, another one to the result. The result is int8 unless output_dtype says
+    otherwise; only then `offset` is added.
     """
     refuse("npu_quant_matmul", **{name: value is not None for name, value in others.items()})
+    if x1.dtype is torch.int32 and x2.dtype is torch.int32:
+        x1 = unpacked_int4(x1)
+        x2 = unpacked_rows(x2, x1.shape[-1])
     if x1.dtype is not torch.int8 or x2.dtype is not torch.int8:
         raise NotImplementedError(
-            "the simulated device does not compute npu_quant_matmul of other types than int8"
+            "the simulated device does not compute npu_quant_matmul of other types than int8 and int4"
         )
     dtype = torch.int8 if output_dtype is None else dtype_of(output_dtype)
     # Sums of products of int8 are exact in float64.
@@ -102,7 +248,7 @@ def npu_quant_matmul(
         total = total + (bias.unsqueeze(1) if bias.dim() > 1 and bias.dim() < total.dim() else bias).double()
     if dtype is torch.int32:
         return total.to(dtype)
-    result = total.float() * _factors(scale)
+    result = total.float() * factors(scale)
     if pertoken_scale is not None:
         result = result * pertoken_scale.float().unsqueeze(-1)
     if bias is not None and bias.dtype is not torch.int32:
@@ -113,7 +259,7 @@ def npu_quant_matmul(
     return result.round().clamp(-_LARGEST_INT8 - 1, _LARGEST_INT8).to(dtype)
 
 
-def _factors(scale: torch.Tensor) -> torch.Tensor:
+def factors(scale: torch.Tensor) -> torch.Tensor:
     """Scales in float32, also those of `npu_trans_quant_param`."""
     if scale.dtype in {torch.int64, torch.uint64}:
         return (scale.view(torch.int64) & 0xFFFFFFFF).to(torch.int32).view(torch.float32)
@@ -125,6 +271,74 @@ def _number(dtype: int | torch.dtype) -> int:
     if isinstance(dtype, int):
         return dtype
     return {torch.int8: _INT8, torch.quint4x2: _INT4}.get(dtype, -1)
+
+
+def npu_convert_weight_to_int4pack(weight: torch.Tensor, inner_k_tiles: int = 0) -> torch.Tensor:  # noqa: ARG001 - not used by the operator either
+    """Numbers of int4 in int32 -> eight of them in one int32."""
+    refuse("npu_convert_weight_to_int4pack", **{"other types than int32": weight.dtype is not torch.int32})
+    return _packed_int4(weight)
+
+
+def npu_weight_quant_batchmatmul(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    antiquant_scale: torch.Tensor,
+    antiquant_offset: torch.Tensor | None = None,
+    quant_scale: torch.Tensor | None = None,
+    quant_offset: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    antiquant_group_size: int = 0,
+    inner_precise: int = 0,  # noqa: ARG001 - a hint
+    weight_dtype: int | None = None,
+) -> torch.Tensor:
+    """x @ ((weight + antiquant_offset) * antiquant_scale) + bias, for weights in int8 or int4.
+
+    With antiquant_group_size, the scales have one row for so many rows of the weight. With quant_scale, the
+    result times it plus quant_offset in int8 (op-plugin's npu_weight_quant_batchmatmul.md).
+    """
+    whole = [t for t in (antiquant_scale, quant_scale) if t is not None and not t.is_floating_point()]
+    refuse("npu_weight_quant_batchmatmul", **{"integer scales": bool(whole)}, weight_dtype=weight_dtype)
+    numbers = unpacked_rows(weight, x.shape[-1]) if weight.dtype is torch.int32 else weight
+    refuse("npu_weight_quant_batchmatmul", **{f"weights in {weight.dtype}": numbers.dtype is not torch.int8})
+    scale, offset = (
+        by_group(t, antiquant_group_size, numbers.shape[0]) for t in (antiquant_scale, antiquant_offset)
+    )
+    result = wide(x) @ dequantised(numbers, scale, offset)
+    if bias is not None:
+        result = result + wide(bias)
+    if quant_scale is None:
+        return result.to(x.dtype)
+    result = result * wide(quant_scale)
+    return as_integers((result if quant_offset is None else result + wide(quant_offset)).round(), torch.int8)
+
+
+def dequantised(
+    numbers: torch.Tensor, scale: torch.Tensor | None, offset: torch.Tensor | None
+) -> torch.Tensor:
+    """(numbers + offset) * scale in float32."""
+    values = numbers.float() if offset is None else numbers.float() + wide(offset)
+    return values if scale is None else values * wide(scale)
+
+
+def by_group(values: torch.Tensor | None, size: int, rows: int) -> torch.Tensor | None:
+    """Values (groups, n) -> (rows, n), each for `size` rows; unchanged for size 0."""
+    if values is None or not size:
+        return values
+    return values.repeat_interleave(size, 0)[:rows]
+
+
+def unpacked_int4(packed: torch.Tensor) -> torch.Tensor:
+    """The opposite of `_packed_int4`: int32 with eight int4 -> int8."""
+    places = 4 * torch.arange(_PACKED_INT4)
+    numbers = (packed.long().unsqueeze(-1) >> places) & 0xF
+    return torch.where(numbers > _LARGEST_INT4, numbers - 16, numbers).flatten(-2).to(torch.int8)
+
+
+def unpacked_rows(packed: torch.Tensor, rows: int) -> torch.Tensor:
+    """`unpacked_int4` of a matrix with this number of rows, or of its transpose, whichever was packed."""
+    if packed.shape[-2] == rows:
+        return unpacked_int4(packed)
+    return unpacked_int4(packed.transpose(-1, -2)).transpose(-1, -2)
 
 
 def _packed_int4(values: torch.Tensor) -> torch.Tensor:

@@ -136,8 +136,9 @@ def npu_moe_init_routing_v2(
     or, for each row, its entry (1). The third result (int64) has the number of tokens per expert
     (expert_tokens_num_type 1) or their cumulative sum (0). The fourth has the scale of each row: that of its
     token, or with quant_mode 1 that of its dynamic quantisation to int8, after multiplying by the scale of
-    its expert. Entries of inactive experts come last and are not counted; their rows and scales are 0 and
-    their numbers -1, as in the golden of op-plugin's test_npu_moe_init_routing_v2.py.
+    its expert. Entries of inactive experts come last, those of experts below the range after those above it,
+    and are not counted; their rows and scales are 0 and their numbers -1, as in the golden of op-plugin's
+    test_npu_moe_init_routing_v2.py.
     """
     entries, choices = expert_idx.numel(), expert_idx.shape[1]
     refuse(
@@ -152,7 +153,7 @@ def npu_moe_init_routing_v2(
     first, last = active_expert_range or (0, expert_num)
     experts = expert_idx.reshape(-1).long()
     is_active = (experts >= first) & (experts < last)
-    order = torch.argsort(torch.where(is_active, experts, _SORT_LAST), stable=True)
+    order = torch.argsort(torch.where(experts >= first, experts, _SORT_LAST), stable=True)
     active = order[: int(is_active.sum())]
     numbers = order
     if row_idx_type == 0:
@@ -163,7 +164,8 @@ def npu_moe_init_routing_v2(
     tokens = torch.div(active, choices, rounding_mode="floor")
     rows, scales = x[tokens], torch.zeros(tokens.shape)
     if quant_mode == 1:
-        own = rows.float() if scale is None else rows.float() * scale.float()[experts[active] - first]
+        smooth = 1.0 if scale is None or not entries else scale.float()[experts[active] - first]
+        own = rows.float() * smooth
         scales = own.abs().amax(-1) / _LARGEST_INT8
         rows = torch.round(own / scales[:, None]).to(torch.int8)
     elif scale is not None:
@@ -182,6 +184,30 @@ def _padded(rows: torch.Tensor, count: int) -> torch.Tensor:
     return torch.cat([rows, rows.new_zeros(count - rows.shape[0], *rows.shape[1:])])
 
 
+def npu_moe_init_routing(
+    x: torch.Tensor, row_idx: torch.Tensor, expert_idx: torch.Tensor, active_num: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The tokens sorted by expert, the row of each entry of row_idx among them, and the sorted experts.
+
+    x is (tokens, h). row_idx and expert_idx are (tokens, k); row_idx has token + i * tokens for the i-th
+    expert. At most min(active_num, tokens) * k rows are returned.
+    """
+    order = torch.argsort(expert_idx.reshape(-1), stable=True)
+    entries = row_idx.reshape(-1)[order].long()
+    rows = torch.empty_like(entries).scatter_(0, entries, torch.arange(entries.numel()))
+    kept = min(active_num, x.shape[0]) * expert_idx.shape[-1]
+    experts = expert_idx.reshape(-1)[order].to(torch.int32)
+    return x[entries[:kept] % max(1, x.shape[0])], rows.to(torch.int32), experts
+
+
+def npu_moe_compute_expert_tokens(
+    sorted_expert_for_source_row: torch.Tensor, num_expert: int
+) -> torch.Tensor:
+    """For each expert, how many entries of the sorted list belong to it or to an expert before it."""
+    experts = torch.arange(num_expert, dtype=sorted_expert_for_source_row.dtype)
+    return torch.searchsorted(sorted_expert_for_source_row, experts, right=True).to(torch.int32)
+
+
 def npu_moe_finalize_routing(
     expanded_permuted_rows: torch.Tensor,
     skip1: torch.Tensor | None,
@@ -195,12 +221,19 @@ def npu_moe_finalize_routing(
 ) -> torch.Tensor:
     """The tokens in their original order: the sum of their experts' rows (+ the expert's bias) times scales.
 
-    expanded_src_to_dst_row has the row of a token's i-th expert at token + i * tokens (drop_pad_mode 0).
+    expanded_src_to_dst_row has the row of a token's i-th expert at token + i * tokens. drop_pad_mode 1: the
+    rows are (experts, capacity, h), and row -1 was dropped and counts as 0 (the golden of op-plugin's
+    test_npu_moe_finalize_routing_v2.py).
     """
-    refuse("npu_moe_finalize_routing", drop_pad_mode=drop_pad_mode, k=others.get("k") not in {None, 1})
+    refuse(
+        "npu_moe_finalize_routing",
+        drop_pad_mode=drop_pad_mode not in {None, 0, 1},
+        k=others.get("k") not in {None, 1},
+    )
     choices = 1 if scales is None else scales.shape[1]
     rows = expanded_src_to_dst_row.view(choices, -1).t().long()
-    selected = wide(expanded_permuted_rows)[rows]
+    expanded = wide(expanded_permuted_rows).flatten(0, -2)
+    selected = expanded[rows.clamp(min=0)] * (rows >= 0)[..., None] if drop_pad_mode else expanded[rows]
     if bias is not None and export_for_source_row is not None:
         selected = selected + wide(bias)[export_for_source_row.long()]
     if scales is not None:

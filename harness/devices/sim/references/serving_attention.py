@@ -19,6 +19,7 @@ Lengths: TypeAlias = torch.Tensor | Sequence[int] | None
 
 _FUSED = "npu_fused_infer_attention_score"
 NO_MASK, _LEFT_UP, RIGHT_DOWN, _BAND = 0, 2, 3, 4
+_UNBOUND = 2147483647
 # Arguments that change how a kernel works, but not what it computes.
 _HINTS = frozenset({"inner_precise", "block_size", "workspace"})
 
@@ -107,6 +108,80 @@ def npu_fused_infer_attention_score_v2(
     )
     out, lse = _fused(call, input_layout, query, key, value, actual_seq_qlen, actual_seq_kvlen, block_table)
     return out, lse if return_softmax_lse else torch.zeros(1)
+
+
+def npu_incre_flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    atten_mask: torch.Tensor | None = None,
+    actual_seq_lengths: Lengths = None,
+    block_table: torch.Tensor | None = None,
+    num_heads: int = 1,
+    scale_value: float = 1.0,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    **others: object,
+) -> torch.Tensor:
+    """Attention of one new token of each sequence. actual_seq_lengths: of the keys."""
+    _refuse_others(others)
+    call = _unwindowed(num_heads, num_key_value_heads, scale_value, atten_mask, NO_MASK)
+    return _fused(call, input_layout, query, key, value, None, actual_seq_lengths, block_table)[0]
+
+
+def npu_prompt_flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    atten_mask: torch.Tensor | None = None,
+    actual_seq_lengths: Lengths = None,
+    num_heads: int = 1,
+    scale_value: float = 1.0,
+    pre_tokens: int = _UNBOUND,
+    next_tokens: int = 0,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    actual_seq_lengths_kv: Lengths = None,
+    sparse_mode: int = 0,
+    **others: object,
+) -> torch.Tensor:
+    """Attention of whole sequences. The window has no effect without a mask, and its default is none."""
+    _refuse_others(others)
+    window = pre_tokens != _UNBOUND or next_tokens not in {0, _UNBOUND}
+    refuse("npu_prompt_flash_attention", window=window, **{"a band": sparse_mode == _BAND})
+    call = _unwindowed(num_heads, num_key_value_heads, scale_value, atten_mask, sparse_mode)
+    lengths = (actual_seq_lengths, actual_seq_lengths_kv)
+    return _fused(call, input_layout, query, key, value, *lengths, None)[0]
+
+
+def _unwindowed(
+    heads: int, key_heads: int, scale: float, mask: torch.Tensor | None, sparse_mode: int
+) -> AttentionCall:
+    return AttentionCall(
+        heads=heads,
+        key_heads=key_heads or heads,
+        scale=scale,
+        mask=mask,
+        sparse_mode=sparse_mode,
+        before=_UNBOUND,
+        after=_UNBOUND,
+    )
+
+
+def npu_attention_update(
+    lse: Sequence[torch.Tensor], local_out: Sequence[torch.Tensor], update_type: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Merges attention over parts of the keys, given as results (n, d) and log(sum) of the softmax (n,).
+
+    The merged log(sum) is 0 with update_type 0, where the operator writes none.
+    """
+    sums = torch.stack([wide(part) for part in lse])
+    total = torch.logsumexp(sums, 0)
+    parts = torch.stack([wide(part) for part in local_out])
+    merged = (parts * torch.exp(sums - total).unsqueeze(-1)).sum(0)
+    return merged.to(local_out[0].dtype), total if update_type == 1 else torch.zeros_like(total)
 
 
 def _fused(

@@ -1,0 +1,204 @@
+"""Matmuls of groups of rows, as of the tokens of each expert, also of quantised matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from harness.devices.sim.references.activation import npu_fast_gelu
+from harness.devices.sim.references.precision import dtype_of, refuse, wide
+from harness.devices.sim.references.quantization import (
+    as_integers,
+    dequantised,
+    factors,
+    npu_dynamic_quant,
+    unpacked_rows,
+)
+
+Tensors = Sequence[torch.Tensor]
+
+_ACTIVATIONS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
+    1: torch.relu,
+    2: lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    4: npu_fast_gelu,
+    5: torch.nn.functional.silu,
+}
+
+
+def npu_grouped_matmul(
+    x: Tensors,
+    weight: Tensors,
+    *,
+    bias: Tensors | None = None,
+    scale: Tensors | None = None,
+    antiquant_scale: Tensors | None = None,
+    antiquant_offset: Tensors | None = None,
+    per_token_scale: Tensors | None = None,
+    group_list: torch.Tensor | Sequence[int] | None = None,
+    split_item: int | None = 0,
+    group_type: int | None = None,
+    group_list_type: int | None = 0,
+    act_type: int | None = 0,
+    tuning_config: Sequence[int] | None = None,  # noqa: ARG001 - a hint
+    output_dtype: int | torch.dtype | None = None,
+    **others: object,
+) -> list[torch.Tensor]:
+    """One matmul for each group.
+
+    group_list: the end of each group's rows (group_list_type 0) or their number (1). group_type -1: x[i] @
+    weight[i]. 0: the rows of x are grouped; weight has the shape (groups, k, n) or is a list. 2: the summed
+    dimension is grouped; the result has the shape (groups, m, n). split_item 2 and 3 return one tensor, which
+    is 0 after the last group, where the operator writes nothing. int8 @ int8 is exact, then scaled by column
+    and by row (per_token_scale); antiquant_scale: of weights in int8 or int4 (op-plugin's
+    npu_grouped_matmul.md, formulas 1 to 4).
+    """
+    given = {name: value for name, value in others.items() if value}
+    refuse(
+        "npu_grouped_matmul", **{f"act_type {act_type}": act_type not in {None, 0, *_ACTIVATIONS}}, **given
+    )
+    dtype = dtype_of(output_dtype) if output_dtype is not None else x[0].dtype
+    if group_type == 2:
+        quantised = {"scale": bool(scale), "antiquant_scale": bool(antiquant_scale)}
+        refuse("npu_grouped_matmul", **quantised, activation=bool(act_type), bias=bool(bias))
+        ends = _ends(group_list, group_list_type)
+        lefts, rights = _parts(x, ends, 1), _parts(weight, ends, 0)
+        return [torch.stack([wide(a) @ wide(b) for a, b in zip(lefts, rights, strict=True)]).to(dtype)]
+    if group_type not in {None, -1, 0}:
+        raise NotImplementedError(
+            f"the simulated device does not compute npu_grouped_matmul group_type {group_type}"
+        )
+    row_scales = per_token_scale
+    if group_type == 0:
+        weights = weight[0].unbind(0) if len(weight) == 1 and weight[0].dim() > 2 else weight
+        ends = [] if len(x) > 1 else _ends(group_list, group_list_type)
+        rows = _parts(x, ends, 0)
+        row_scales = _parts(per_token_scale, ends, 0) if per_token_scale else None
+    else:
+        refuse("npu_grouped_matmul", group_list=group_list is not None)
+        rows, weights = list(x), weight
+    groups = len(weights)
+    parts = zip(
+        rows,
+        weights,
+        _of_groups("bias", bias, groups),
+        _of_groups("scale", scale, groups),
+        _of_groups("per_token_scale", row_scales, groups),
+        _of_groups("antiquant_scale", antiquant_scale, groups),
+        _of_groups("antiquant_offset", antiquant_offset, groups),
+        strict=True,
+    )
+    activation = _ACTIVATIONS.get(act_type or 0)
+    results = [
+        _group(own, matrix, added, factor, row_factor, weight_factor, shift, dtype, activation)
+        for own, matrix, added, factor, row_factor, weight_factor, shift in parts
+    ]
+    if split_item not in {2, 3}:
+        return results
+    written = torch.cat(results)
+    whole = x[0].shape[0] if len(x) == 1 else len(written)
+    return [torch.cat([written, written.new_zeros(whole - len(written), *written.shape[1:])])]
+
+
+def _group(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    row_scale: torch.Tensor | None,
+    antiquant_scale: torch.Tensor | None,
+    antiquant_offset: torch.Tensor | None,
+    dtype: torch.dtype,
+    activation: Callable[[torch.Tensor], torch.Tensor] | None,
+) -> torch.Tensor:
+    """One group's product in `dtype`."""
+    if antiquant_scale is not None:
+        numbers = unpacked_rows(weight, x.shape[-1]) if weight.dtype is torch.int32 else weight
+        refuse("npu_grouped_matmul", **{"antiquant_scale by group": antiquant_scale.dim() > 1})
+        result = wide(x) @ dequantised(numbers, antiquant_scale, antiquant_offset)
+    elif x.dtype is torch.int8 and weight.dtype is torch.int8:
+        result = x.double() @ weight.double()
+    else:
+        refuse(
+            "npu_grouped_matmul",
+            **{f"{x.dtype} and {weight.dtype}": not (x.is_floating_point() and weight.is_floating_point())},
+            scale=scale is not None,
+            per_token_scale=row_scale is not None,
+        )
+        result = wide(x) @ wide(weight)
+    is_whole = bias is not None and not bias.is_floating_point()
+    if bias is not None and is_whole:
+        result = result + bias
+    if scale is not None:
+        result = result.float() * factors(scale)
+    if row_scale is not None:
+        result = result * row_scale.unsqueeze(-1)
+    if bias is not None and not is_whole:
+        result = result + wide(bias)
+    if activation is not None:
+        result = activation(result)
+    return result.to(dtype) if dtype.is_floating_point else as_integers(result.round(), dtype)
+
+
+def npu_grouped_matmul_swiglu_quant(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    group_list: torch.Tensor,
+    weight_scale: torch.Tensor,
+    x_scale: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """int8 x (m, k) @ weight (groups, k, 2n) with both scales, silu(left) * right, int8 row by row.
+
+    group_list has the end of each group's rows. The second result has the scale of each row; the third is
+    empty. Rows after the last group are 0, where the operator writes nothing.
+    """
+    refuse(
+        "npu_grouped_matmul_swiglu_quant",
+        bias=bias is not None,
+        offset=offset is not None,
+        **{f"weights in {weight.dtype}": weight.dtype is not torch.int8},
+    )
+    product = npu_grouped_matmul(
+        [x],
+        [weight],
+        scale=[weight_scale],
+        per_token_scale=[x_scale],
+        group_list=group_list,
+        split_item=3,
+        group_type=0,
+        output_dtype=torch.float32,
+    )[0]
+    gate, up = product.chunk(2, -1)
+    quantised, scales = npu_dynamic_quant(torch.nn.functional.silu(gate) * up)
+    return quantised, scales, torch.empty(())
+
+
+def _of_groups(name: str, tensors: Tensors | None, groups: int) -> Sequence[torch.Tensor | None]:
+    """A tensor for each group, from a list of them or from one tensor with a row for each."""
+    if not tensors:
+        return [None] * groups
+    if len(tensors) == 1 and tensors[0].dim() > 1 and len(tensors[0]) == groups:
+        return list(tensors[0].unbind(0))
+    refuse("npu_grouped_matmul", **{f"{len(tensors)} of {name} for {groups} groups": len(tensors) != groups})
+    return tensors
+
+
+def _ends(group_list: torch.Tensor | Sequence[int] | None, kind: int | None) -> list[int]:
+    if group_list is None:
+        raise ValueError("npu_grouped_matmul needs group_list for this group_type")
+    values = torch.as_tensor(group_list)
+    if kind == 1:
+        values = values.cumsum(0)
+    elif kind:
+        raise NotImplementedError(f"the simulated device does not compute group_list_type {kind}")
+    return [int(value) for value in values.tolist()]
+
+
+def _parts(tensors: Sequence[torch.Tensor], ends: Sequence[int], dim: int) -> list[torch.Tensor]:
+    if len(tensors) > 1:
+        return list(tensors)
+    starts = [0, *ends[:-1]]
+    return [tensors[0].narrow(dim, start, end - start) for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,429 @@
+"""torch_npu's operators of quantised models and of experts, against plain formulas in float64.
+
+The formulas are those of op-plugin's documents (docs/zh/custom_APIs) and of the goldens of its tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+torch_npu = pytest.importorskip("torch_npu")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
+
+pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
+
+
+def drawn(*shape: int, seed: int = 3) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def whole(*shape: int, low: int = -8, high: int = 8, dtype: torch.dtype = torch.int8) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(low, high, shape, generator=generator).to(dtype)
+
+
+def is_near(actual: torch.Tensor, expected: torch.Tensor, steps: float = 0.0) -> None:
+    """Equal up to float32's rounding; integers up to `steps`."""
+    found = actual.cpu().double()
+    assert found.shape == expected.shape
+    limit = torch.full_like(expected, steps) if steps else 1e-5 * (1 + expected.abs())
+    assert bool(((found - expected).abs() <= limit).all())
+
+
+def has(name: str) -> None:
+    if not hasattr(torch_npu, name):
+        pytest.skip(f"this release has no {name}")
+
+
+@pytest.mark.parametrize("divides", [True, False])
+def test_quantize(divides: bool) -> None:
+    x, scale, zero = drawn(3, 16), drawn(16).abs() + 0.1, torch.full((16,), 2.0)
+    own = zero.int() if divides else zero
+    found = torch_npu.npu_quantize(x.npu(), scale.npu(), own.npu(), torch.qint8, 1, divides)
+    exact = (x.double() / scale if divides else x.double() * scale) + 2
+    assert found.dtype is torch.int8
+    is_near(found, exact.round().clamp(-128, 127))
+
+
+def test_int4_has_the_first_number_in_the_lowest_bits() -> None:
+    numbers = torch.tensor([[-8, -7, -1, 0, 1, 2, 6, 7]], dtype=torch.int32)
+    packed = torch_npu.npu_convert_weight_to_int4pack(numbers.npu()).cpu()
+    assert packed.tolist() == [[int("76210F98", 16)]]
+    one = torch.ones(1)
+    again = torch_npu.npu_quantize(numbers.float().npu(), one.npu(), None, torch.quint4x2, -1, False)
+    assert again.cpu().tolist() == packed.tolist()
+
+
+def test_dynamic_quant_asymmetric_covers_the_range() -> None:
+    has("npu_dynamic_quant_asymmetric")
+    x = drawn(4, 32).half()
+    values, scale, offset = torch_npu.npu_dynamic_quant_asymmetric(x.npu())
+    exact = x.double()
+    step = (exact.amax(-1) - exact.amin(-1)) / 255
+    is_near(scale, step)
+    is_near((values.cpu().double() - offset.cpu().double()[:, None]) * step[:, None], exact, steps=0.6 * 0.05)
+    assert int(values.max()) == 127
+    assert int(values.min()) == -128
+    with pytest.raises(NotImplementedError, match="rows of equal numbers"):
+        torch_npu.npu_dynamic_quant_asymmetric(torch.ones(2, 8).half().npu())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_quant_matmul_of_int4(transposed: bool) -> None:
+    left, right = whole(5, 16), whole(16, 24)
+    pack = torch_npu.npu_convert_weight_to_int4pack
+    packed = pack(left.int().npu())
+    other = pack(right.t().contiguous().int().npu()).t() if transposed else pack(right.int().npu())
+    scale = drawn(24).abs()
+    found = torch_npu.npu_quant_matmul(
+        packed, other, scale.npu(), pertoken_scale=torch.full((5,), 0.5).npu(), output_dtype=torch.float16
+    )
+    expected = left.double() @ right.double() * scale * 0.5
+    assert bool(((found.cpu().double() - expected).abs() <= 1e-3 * (1 + expected.abs())).all())
+
+
+def test_quant_scatter_writes_the_quantised_rows() -> None:
+    var, updates = torch.zeros(1, 4, 32, dtype=torch.int8), drawn(1, 1, 32).bfloat16()
+    scale = torch.full((1, 1, 32), 0.5).bfloat16()
+    index = torch.tensor([2], dtype=torch.int32)
+    found = torch_npu.npu_quant_scatter(var.npu(), index.npu(), updates.npu(), scale.npu()).cpu()
+    assert found[0, 2].tolist() == (updates.double() / 0.5).round().int().reshape(-1).tolist()
+    assert not found[0, :2].any()
+    own = var.npu()
+    torch_npu.npu_quant_scatter_(own, index.npu(), updates.npu(), scale.npu())
+    assert torch.equal(own.cpu(), found)
+
+
+def test_add_rms_norm_quant() -> None:
+    has("npu_add_rms_norm_quant")
+    a, b, gamma = drawn(3, 32).half(), drawn(3, 32, seed=4).half(), drawn(32, seed=5).half()
+    scale, zero = drawn(32, seed=6).abs() + 0.05, torch.ones(32, dtype=torch.int32)
+    found, _, total = torch_npu.npu_add_rms_norm_quant(a.npu(), b.npu(), gamma.npu(), scale.npu(), zero.npu())
+    exact = a.double() + b.double()
+    y = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + 1e-6) * gamma
+    is_near(found, (y / scale + 1).round().clamp(-128, 127))
+    assert torch.equal(total.cpu(), a + b)
+
+
+def test_add_rms_norm_dynamic_quant() -> None:
+    has("npu_add_rms_norm_dynamic_quant")
+    a, b, gamma = drawn(3, 32).half(), drawn(3, 32, seed=4).half(), torch.ones(32).half()
+    first, second = drawn(32, seed=6).half(), drawn(32, seed=7).half()
+    found = torch_npu.npu_add_rms_norm_dynamic_quant(
+        *(t.npu() for t in (a, b, gamma)),
+        smooth_scale1=first.npu(),
+        smooth_scale2=second.npu(),
+        output_mask=[True, True],
+    )
+    exact = a.double() + b.double()
+    y = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + 1e-6)
+    for values, scale, smooth in ((found[0], found[3], first), (found[1], found[4], second)):
+        own = y * smooth.double()
+        is_near(scale, own.abs().amax(-1) / 127)
+        is_near(values, (own * 127 / own.abs().amax(-1, keepdim=True)).round(), steps=1)
+
+
+def test_dequant_swiglu_quant_of_groups() -> None:
+    has("npu_dequant_swiglu_quant")
+    x = whole(5, 32, low=-500, high=500, dtype=torch.int32)
+    weight, tokens, smooth = drawn(2, 32).abs(), drawn(5, 1).abs(), drawn(2, 16).abs()
+    values, scale = torch_npu.npu_dequant_swiglu_quant(
+        x.npu(),
+        weight_scale=weight.npu(),
+        activation_scale=tokens.npu(),
+        quant_scale=smooth.npu(),
+        group_index=torch.tensor([3, 1]).npu(),
+        activate_left=True,
+        quant_mode=1,
+    )
+    group = torch.tensor([0, 0, 0, 1])
+    exact = x[:4].double() * weight.double()[group] * tokens.double()[:4]
+    gate, up = exact.chunk(2, -1)
+    out = gate * torch.sigmoid(gate) * up * smooth.double()[group]
+    is_near(scale[:4], out.abs().amax(-1) / 127)
+    is_near(values[:4], (out * 127 / out.abs().amax(-1, keepdim=True)).round(), steps=1)
+    assert not values[4].any()
+
+
+def test_clipped_swiglu() -> None:
+    has("npu_clipped_swiglu")
+    x = 8 * drawn(4, 16)
+    a, b = x.double()[:, ::2].clamp(max=7), x.double()[:, 1::2].clamp(-7, 7)
+    is_near(torch_npu.npu_clipped_swiglu(x.npu()), a * torch.sigmoid(1.702 * a) * (b + 1))
+
+
+def test_grouped_matmul_of_int8_with_scales_and_a_row_after_the_groups() -> None:
+    x, weight = whole(6, 16, low=-100, high=100), whole(2, 16, 24, low=-100, high=100)
+    scale, rows = drawn(2, 24).abs(), drawn(6).abs()
+    found = torch_npu.npu_grouped_matmul(
+        [x.npu()],
+        [weight.npu()],
+        scale=[scale.npu()],
+        per_token_scale=[rows.npu()],
+        group_list=torch.tensor([2, 5]).npu(),
+        split_item=3,
+        group_type=0,
+        output_dtype=torch.bfloat16,
+    )[0].cpu()
+    expected = torch.cat(
+        [x[:2].double() @ weight[0].double() * scale[0], x[2:5].double() @ weight[1].double() * scale[1]]
+    )
+    expected *= rows[:5, None]
+    assert found.shape == (6, 24)
+    assert bool(((found[:5].double() - expected).abs() <= 2**-8 * (1e-6 + expected.abs())).all())
+
+
+def test_weight_quant_batchmatmul_by_group() -> None:
+    x, weight = drawn(3, 64).half(), whole(64, 16)
+    scale, offset = drawn(2, 16).half(), drawn(2, 16, seed=8).half()
+    found = torch_npu.npu_weight_quant_batchmatmul(
+        x.npu(), weight.npu(), scale.npu(), offset.npu(), antiquant_group_size=32
+    )
+    rows = [table.double().repeat_interleave(32, 0) for table in (scale, offset)]
+    expected = x.double() @ ((weight.double() + rows[1]) * rows[0])
+    assert bool(((found.cpu().double() - expected).abs() <= 2e-3 * (1 + expected.abs())).all())
+
+
+def test_ffn_of_experts() -> None:
+    x, up, down = drawn(6, 8), drawn(2, 8, 16, seed=4), drawn(2, 16, 8, seed=5)
+    found = torch_npu.npu_ffn(
+        x.half().npu(), up.half().npu(), down.half().npu(), "relu", expert_tokens_index=[2, 6]
+    )
+    x, up, down = (t.half().double() for t in (x, up, down))
+    expected = torch.cat([torch.relu(x[a:b] @ up[e]) @ down[e] for e, (a, b) in enumerate([(0, 2), (2, 6)])])
+    assert bool(((found.cpu().double() - expected).abs() <= 1e-3 * (1 + expected.abs())).all())
+
+
+def test_re_routing_sorts_by_expert_and_then_by_rank() -> None:
+    has("npu_moe_re_routing")
+    tokens = torch.arange(7.0)[:, None].expand(7, 4).contiguous().half()
+    counts = torch.tensor([[1, 2], [3, 1]])
+    found, _, index, number = torch_npu.npu_moe_re_routing(tokens.npu(), counts.npu())
+    assert index.tolist() == [0, 3, 4, 5, 1, 2, 6]
+    assert found[:, 0].tolist() == index.tolist()
+    assert number.tolist() == [4, 3]
+
+
+def test_init_routing_sorts_experts_above_the_range_before_those_below_it() -> None:
+    experts = torch.tensor([[0, 9], [3, 7]], dtype=torch.int32)
+    found = torch_npu.npu_moe_init_routing_v2(
+        drawn(2, 8).npu(),
+        experts.npu(),
+        expert_num=16,
+        active_num=4,
+        active_expert_range=[2, 8],
+        row_idx_type=1,
+        expert_tokens_num_type=1,
+        expert_tokens_num_flag=True,
+    )
+    assert found[1].tolist() == [2, 3, 1, 0]
+
+
+def test_init_routing_and_the_tokens_up_to_each_expert() -> None:
+    x = drawn(3, 4)
+    experts = torch.tensor([[2, 0], [1, 2], [0, 1]], dtype=torch.int32)
+    rows = torch.arange(6, dtype=torch.int32).reshape(2, 3).t().contiguous()
+    found, index, order = torch_npu.npu_moe_init_routing(x.npu(), rows.npu(), experts.npu(), 3)
+    assert order.tolist() == [0, 0, 1, 1, 2, 2]
+    for token in range(3):
+        for choice in range(2):
+            place = index[token + 3 * choice].item()
+            assert order[place].item() == experts[token, choice]
+            assert torch.equal(found[place].cpu(), x[token])
+    ends = torch_npu.npu_moe_compute_expert_tokens(order, 3)
+    assert ends.tolist() == [2, 4, 6]
+
+
+def test_attention_of_a_token_and_merged_parts() -> None:
+    q, k, v = drawn(1, 2, 1, 16).half(), drawn(1, 2, 9, 16, seed=4).half(), drawn(1, 2, 9, 16, seed=5).half()
+    found = torch_npu.npu_incre_flash_attention(
+        q.npu(), k.npu(), v.npu(), num_heads=2, scale_value=0.25, input_layout="BNSD"
+    )
+    scores = q.double() @ k.double().transpose(-1, -2) * 0.25
+    expected = torch.softmax(scores, -1) @ v.double()
+    assert bool(((found.cpu().double() - expected).abs() <= 1e-3).all())
+    has("npu_attention_update")
+    parts = [
+        (scores[..., a:b].logsumexp(-1), torch.softmax(scores[..., a:b], -1) @ v.double()[:, :, a:b])
+        for a, b in ((0, 4), (4, 9))
+    ]
+    out, lse = torch_npu.npu_attention_update(
+        [lse.float().flatten().npu() for lse, _ in parts],
+        [out.float().reshape(2, 16).npu() for _, out in parts],
+        1,
+    )
+    is_near(out, expected.reshape(2, 16))
+    is_near(lse, scores.logsumexp(-1).flatten())
+
+
+def test_paged_caches_of_latent_attention() -> None:
+    kv, gamma = drawn(2, 1, 1, 576).half(), drawn(512).half()
+    cos, sin = drawn(2, 1, 1, 64, seed=4).half(), drawn(2, 1, 1, 64, seed=5).half()
+    k_cache, ckv_cache = (torch.zeros(3, 4, 1, n).half().npu() for n in (64, 512))
+    torch_npu.npu_kv_rmsnorm_rope_cache(
+        kv.npu(),
+        gamma.npu(),
+        cos.npu(),
+        sin.npu(),
+        torch.tensor([5, 2]).npu(),
+        k_cache,
+        ckv_cache,
+        cache_mode="PA",
+    )
+    normal, rest = kv.double().split([512, 64], -1)
+    y = normal * torch.rsqrt(normal.pow(2).mean(-1, keepdim=True) + 1e-5) * gamma.double()
+    pairs = rest.reshape(2, 32, 2).transpose(-1, -2).reshape(2, 64)
+    turned = torch.cat([-pairs[:, 32:], pairs[:, :32]], -1)
+    rope = pairs * cos.double().reshape(2, 64) + turned * sin.double().reshape(2, 64)
+    for cache, expected in ((k_cache, rope), (ckv_cache, y.reshape(2, 512))):
+        slots = cache.cpu().double().flatten(0, 2)[[5, 2]]
+        assert bool(((slots - expected).abs() <= 2e-3 * (1 + expected.abs())).all())
+    has("npu_gather_pa_kv_cache")
+    key, value = torch.zeros(2, 1, 64).half().npu(), torch.zeros(2, 1, 512).half().npu()
+    table = torch.tensor([[1], [0]], dtype=torch.int32).npu()
+    torch_npu.npu_gather_pa_kv_cache(
+        k_cache, ckv_cache, table, torch.tensor([2, 0], dtype=torch.int32).npu(), key, value
+    )
+    assert torch.equal(key.cpu(), k_cache[1, :2].cpu())
+
+
+def test_rms_norm_quant() -> None:
+    has("npu_rms_norm_quant")
+    x, gamma, beta = drawn(3, 32).half(), drawn(32, seed=4).half(), drawn(32, seed=5).half()
+    scale, offset = torch.full((1,), 20.0).half(), torch.full((1,), 3, dtype=torch.int8)
+    found = torch_npu.npu_rms_norm_quant(*(t.npu() for t in (x, gamma, beta, scale, offset)))
+    exact = x.double()
+    y = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + 1e-6) * gamma.double() + beta.double()
+    is_near(found, (y * 20 + 3).round().clamp(-128, 127))
+
+
+def test_swiglu_quant_of_groups() -> None:
+    has("npu_swiglu_quant")
+    x, smooth = drawn(5, 32), drawn(2, 16, seed=4).abs()
+    values, scale = torch_npu.npu_swiglu_quant(
+        x.npu(),
+        smooth_scales=smooth.npu(),
+        group_index=torch.tensor([2, 5], dtype=torch.int32).npu(),
+        quant_mode=1,
+    )
+    up, gate = x.double().chunk(2, -1)
+    out = gate * torch.sigmoid(gate) * up * smooth.double()[torch.tensor([0, 0, 1, 1, 1])]
+    is_near(scale, out.abs().amax(-1) / 127)
+    is_near(values, (out * 127 / out.abs().amax(-1, keepdim=True)).round(), steps=1)
+
+
+def test_grouped_matmul_swiglu_quant() -> None:
+    has("npu_grouped_matmul_swiglu_quant")
+    x, weight = whole(4, 16, low=-100, high=100), whole(2, 16, 64, low=-100, high=100)
+    scale, rows = 1e-3 * drawn(2, 64).abs(), drawn(4).abs()
+    values, scales, _ = torch_npu.npu_grouped_matmul_swiglu_quant(
+        x.npu(), weight.npu(), torch.tensor([1, 4]).npu(), scale.npu(), rows.npu()
+    )
+    parts = [x[a:b].double() @ weight[e].double() * scale[e] for e, (a, b) in enumerate([(0, 1), (1, 4)])]
+    gate, up = (torch.cat(parts) * rows[:, None].double()).chunk(2, -1)
+    out = gate * torch.sigmoid(gate) * up
+    is_near(scales, out.abs().amax(-1) / 127)
+    is_near(values, (out * 127 / out.abs().amax(-1, keepdim=True)).round(), steps=1)
+
+
+def test_attention_of_whole_sequences() -> None:
+    q, k, v = (drawn(1, 2, 5, 16, seed=seed).half() for seed in (3, 4, 5))
+    mask = torch.triu(torch.ones(2048, 2048, dtype=torch.bool), 1)
+    for causal in (False, True):
+        given = {"atten_mask": mask.npu(), "sparse_mode": 3} if causal else {}
+        found = torch_npu.npu_prompt_flash_attention(
+            q.npu(), k.npu(), v.npu(), num_heads=2, scale_value=0.25, input_layout="BNSD", **given
+        )
+        scores = q.double() @ k.double().transpose(-1, -2) * 0.25
+        hidden = mask[:5, :5] if causal else torch.zeros(5, 5, dtype=torch.bool)
+        expected = torch.softmax(scores.masked_fill(hidden, float("-inf")), -1) @ v.double()
+        assert bool(((found.cpu().double() - expected).abs() <= 1e-3 * (1 + expected.abs())).all())
+
+
+def test_transpose_batchmatmul() -> None:
+    x, weight = drawn(3, 2, 8), drawn(2, 8, 5)
+    found = torch_npu.npu_transpose_batchmatmul(x.npu(), weight.npu(), perm_x1=(1, 0, 2))
+    is_near(found, (x.double().transpose(0, 1) @ weight.double()).transpose(0, 1))
+
+
+def test_softmax_and_norms_in_place() -> None:
+    logits, values = drawn(2, 4, 6), drawn(2, 6, 3, seed=4)
+    p = logits.double().requires_grad_()
+    soft = torch.softmax(p, -1)
+    (soft @ values.double()).sum().backward()
+    own = logits.npu()
+    torch_npu.npu_attn_softmax_(own)
+    is_near(own, soft.detach())
+    torch_npu.npu_attn_softmax_backward_(own, torch.ones(2, 4, 3).npu(), values.npu())
+    assert p.grad is not None
+    is_near(own, p.grad)
+    image, weight, bias = drawn(2, 4, 3, 3), drawn(4), drawn(4, seed=9)
+    found = torch_npu.npu_group_norm_silu(image.npu(), weight.npu(), bias.npu(), 2)[0]
+    exact = torch.nn.functional.group_norm(image.double(), 2, weight.double(), bias.double())
+    is_near(found, torch.nn.functional.silu(exact))
+    found = torch_npu.npu_layer_norm_eval(image.npu(), (3, 3))
+    is_near(found, torch.nn.functional.layer_norm(image.double(), (3, 3)))
+
+
+# Operators that are compared above; those that only write into arguments have no result to distort.
+COMPARED: dict[str, Callable[[], None]] = {
+    "npu_quantize": lambda: test_quantize(True),
+    "npu_convert_weight_to_int4pack": test_int4_has_the_first_number_in_the_lowest_bits,
+    "npu_dynamic_quant_asymmetric": test_dynamic_quant_asymmetric_covers_the_range,
+    "npu_quant_scatter": test_quant_scatter_writes_the_quantised_rows,
+    "npu_add_rms_norm_quant": test_add_rms_norm_quant,
+    "npu_add_rms_norm_dynamic_quant": test_add_rms_norm_dynamic_quant,
+    "npu_rms_norm_quant": test_rms_norm_quant,
+    "npu_swiglu_quant": test_swiglu_quant_of_groups,
+    "npu_dequant_swiglu_quant": test_dequant_swiglu_quant_of_groups,
+    "npu_clipped_swiglu": test_clipped_swiglu,
+    "npu_grouped_matmul_swiglu_quant": test_grouped_matmul_swiglu_quant,
+    "npu_weight_quant_batchmatmul": test_weight_quant_batchmatmul_by_group,
+    "npu_ffn": test_ffn_of_experts,
+    "npu_moe_re_routing": test_re_routing_sorts_by_expert_and_then_by_rank,
+    "npu_moe_init_routing": test_init_routing_and_the_tokens_up_to_each_expert,
+    "npu_moe_compute_expert_tokens": test_init_routing_and_the_tokens_up_to_each_expert,
+    "npu_incre_flash_attention": test_attention_of_a_token_and_merged_parts,
+    "npu_prompt_flash_attention": test_attention_of_whole_sequences,
+    "npu_attention_update": test_attention_of_a_token_and_merged_parts,
+    "npu_transpose_batchmatmul": test_transpose_batchmatmul,
+    "npu_attn_softmax_": test_softmax_and_norms_in_place,
+    "npu_attn_softmax_backward_": test_softmax_and_norms_in_place,
+    "npu_group_norm_silu": test_softmax_and_norms_in_place,
+    "npu_layer_norm_eval": test_softmax_and_norms_in_place,
+}
+WRITING = frozenset({"npu_quant_scatter_", "npu_gather_pa_kv_cache", "npu_kv_rmsnorm_rope_cache"})
+
+
+@pytest.mark.parametrize("operator", COMPARED)
+def test_a_comparison_fails_where_its_operator_is_wrong(operator: str) -> None:
+    simulation = overlay.installed()
+    assert simulation is not None
+    hits = []
+
+    def off_by_one(plan: Any, compute: Callable[..., Any], values: list[Any], named: dict[str, Any]) -> Any:
+        result = compute(*values, **named)
+        if plan.base == operator:
+            hits.append(operator)
+            for part in result if isinstance(result, (tuple, list)) else (result,):
+                # In place, because an operator may return an argument that it wrote.
+                part.add_(1)
+        return result
+
+    interceptors = simulation.machine.interceptors
+    before = [*interceptors]
+    interceptors[:] = [off_by_one]
+    try:
+        COMPARED[operator]()
+    except AssertionError:
+        assert hits
+        return
+    finally:
+        interceptors[:] = before
+    if not hits:
+        pytest.skip(f"this torch_npu computes it without {operator}")
+    pytest.fail(f"{operator} is wrong by one and its comparison passes")
