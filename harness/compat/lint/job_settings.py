@@ -17,6 +17,9 @@ DEFAULT_CARDS = 8
 _NAMED = re.compile(r"\$(\w+)")
 _LOCATION = re.compile(r"\$\{\w+\}")
 FactValue: TypeAlias = "bool | int | float | str"
+#: Variables that only programs for NPUs read, and a word in the names of scripts for them.
+_NPU_VARIABLES = ("ASCEND_", "ATB_", "HCCL_", "PYTORCH_NPU_", "TASK_QUEUE_ENABLE", "VLLM_ASCEND_")
+_NPU_FILE = re.compile(r"(?:^|[_.-])(?:npu|ascend)(?:[_.-]|$)")
 SPECIAL_WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -66,6 +69,16 @@ class JobSettings:
         """Whether this is a verl job. The rules are about verl's settings only."""
         keys = any(key.startswith(("actor_rollout_ref.", "algorithm.")) for key in self.overrides)
         return keys or self.entry.startswith(("verl.", "verl/", "recipe.", "recipe/"))
+
+    @property
+    def states_npus(self) -> bool:
+        """Whether the script itself says that the job is for NPUs. `device` is npu also without that."""
+        device = self.overrides.get("trainer.device")
+        return (
+            (device is not None and device.text == "npu")
+            or _NPU_FILE.search(self.name) is not None
+            or any(name.startswith(_NPU_VARIABLES) for name in self.env)
+        )
 
     @classmethod
     def from_facet(cls, facet: Mapping[str, Any], device: str = "npu") -> JobSettings:

@@ -20,6 +20,7 @@ from harness.compat.lint.lint_measurements import (
     ScriptNote,
     UndecidedRule,
 )
+from harness.compat.lint.repeated_settings import repeated_settings
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, deciding_names, evaluate, names_in
 from harness.compat.lint.ruleset import (
     PLACEHOLDER,
@@ -85,6 +86,8 @@ class JobFacts:
         if name.startswith("model."):
             fact = getattr(self._model, name[6:], None)
             return UNKNOWN if fact is None else fact
+        if name == "for_npus":
+            return self._job.states_npus or not {"cann", "vllm_ascend"}.isdisjoint(self._versions)
         if name == "visible_cards":
             return _visible_cards(self._job.env.get("ASCEND_RT_VISIBLE_DEVICES"))
         if name in ("other_data", "text_data"):
@@ -176,6 +179,7 @@ def lint_job(
             unknown = sorted(name for name in names_in(rule.condition) if facts.value(name) is UNKNOWN)
             undecided.append(UndecidedRule(rule=rule.id, unknown=tuple(unknown), recipe=job.name))
     findings += torn_override_findings(job)
+    findings += repeated_settings(job)
     findings += environment_findings(job, configuration, versions)
     reported = {finding.rule for finding in findings}
     for item in config_findings(job, versions, configuration, composed):

@@ -18,8 +18,9 @@ from harness.compat.lint.environment_findings import (
 from harness.compat.lint.lint_measurements import CONFIG_RULE, MISSING_VALUE_RULE
 from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.registry_findings import REGISTRY_RULE
+from harness.compat.lint.repeated_settings import REPEATED_RULE
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, load_ruleset
-from harness.compat.lint.typo_findings import TYPO_RULE
+from harness.compat.lint.typo_findings import TYPO_RULE, UNKNOWN_RULE
 from harness.compat.lint.unread_settings import UNREAD_RULE
 from harness.errors import InputError
 
@@ -126,6 +127,28 @@ CODE_RULES = (
         verified="code",
         wrong=("trainer.nnodes= 2",),
         right=("trainer.nnodes=2",),
+    ),
+    RuleExplanation(
+        id=REPEATED_RULE,
+        severity="note",
+        summary="a later override of the same command replaces this one",
+        why="of overrides of one key, Hydra takes the last",
+        fix="remove one of the two",
+        source="Hydra's documentation, Extended Override Syntax",
+        verified="doc",
+        wrong=("data.train_batch_size=1024", "data.train_batch_size=512"),
+        right=("data.train_batch_size=512",),
+    ),
+    RuleExplanation(
+        id=UNKNOWN_RULE,
+        severity="warning",
+        summary="a setting has a value that the code of this verl does not know",
+        why="verl's code compares the setting with several texts, one of them its default, and no others",
+        fix="give one of the values that the finding names",
+        source="the line of verl that the finding names",
+        verified="code",
+        wrong=("trainer.resume_mode=always",),
+        right=("trainer.resume_mode=auto",),
     ),
     RuleExplanation(
         id=UNREAD_RULE,

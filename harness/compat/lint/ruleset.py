@@ -39,7 +39,17 @@ VERSION_NAMES = {
 SCRIPT_FACTS = ("ray_cards", "slurm_nodes")
 #: Files of data: with an ending that later releases of verl do not read, and those of them that are texts.
 DATA_NAMES = ("other_data", "text_data")
-JOB_NAMES = ("cards", "config", "device", "entry", "nodes", "visible_cards", *DATA_NAMES, *SCRIPT_FACTS)
+JOB_NAMES = (
+    "cards",
+    "config",
+    "device",
+    "entry",
+    "for_npus",
+    "nodes",
+    "visible_cards",
+    *DATA_NAMES,
+    *SCRIPT_FACTS,
+)
 PREFIXES = ("env.", "fact.", "model.")
 
 

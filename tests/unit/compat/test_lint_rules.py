@@ -10,6 +10,7 @@ import pytest
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.launch_script import parse_script
 from harness.compat.lint.lint_check import lint_job
+from harness.compat.lint.lint_scripts import lint_file
 from harness.compat.lint.ruleset import RULES_FOLDER, load_ruleset
 from harness.errors import InputError
 
@@ -309,6 +310,22 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "SLURM-NODES": (change(f={"slurm_nodes": 2}, nodes=2), change(o={"trainer.nnodes": 2})),
     "CLIP-DUAL": (change(o={A + "clip_ratio_c": 0.2}), change(o={A + "clip_ratio_c": 3.0})),
     "CLIP-WIDE": (change(o={A + "clip_ratio_high": 1.28}), change(o={A + "clip_ratio_high": 0.28})),
+    "LR-ZERO": (change(o={A + "optim.lr": 0}), change(o={A + "optim.lr": "1e-6"})),
+    "CLIP-GRAD-ZERO": (change(o={A + "grad_clip": 0}, v={"verl": "0.6.1"}), change(o={A + "grad_clip": 1.0})),
+    "KL-COEF-NEGATIVE": (
+        change(o={A + "use_kl_loss": "True", A + "kl_loss_coef": -0.001}),
+        change(o={A + "kl_loss_coef": 0.001}),
+    ),
+    "RIS-THRESHOLD": (
+        change(
+            o={
+                "algorithm.rollout_correction.rollout_is": "token",
+                "algorithm.rollout_correction.rollout_is_threshold": -1,
+            },
+            v={"verl": "0.7.1"},
+        ),
+        change(o={"algorithm.rollout_correction.rollout_is_threshold": 2.0}),
+    ),
     "LR-LARGE": (change(o={A + "optim.lr": "1e6"}), change(o={A + "optim.lr": "1e-6"})),
     "WARMUP-RATIO": (
         change(o={A + "optim.lr_warmup_steps_ratio": 10}),
@@ -591,3 +608,31 @@ def test_a_finding_stands_at_the_setting_that_is_wrong() -> None:
     script = parse_script(f"python -m verl.trainer.main_ppo {R}name=vllm {settings}")
     [finding] = [one for one in lint_job(script.jobs[0], NOW).findings if one.rule == "RANGE-SAMPLING"]
     assert finding.column == script.jobs[0].overrides[f"{R}val_kwargs.top_p"].where.column
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "told"),
+    [
+        ("run.sh", "trainer.device=npu", True),
+        ("run.sh", "", False),
+        ("run_qwen_npu.sh", "", True),
+        ("run_input.sh", "trainer.device=cuda", False),
+    ],
+)
+def test_variables_of_gpus_are_told_in_scripts_that_say_that_they_are_for_npus(
+    tmp_path: Path, name: str, line: str, told: bool
+) -> None:
+    script = tmp_path / name
+    script.write_text(
+        f"export CUDA_VISIBLE_DEVICES=0,1\npython -m verl.trainer.main_ppo algorithm.adv_estimator=grpo {line}\n"
+    )
+    assert ("ENV-CUDA" in {one.rule for one in lint_file(script, {}).findings}) == told
+
+
+def test_a_variable_of_cann_says_that_a_script_is_for_npus(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "export NCCL_DEBUG=INFO HCCL_CONNECT_TIMEOUT=1800\n"
+        "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo\n"
+    )
+    assert "ENV-CUDA" in {one.rule for one in lint_file(script, {}).findings}
