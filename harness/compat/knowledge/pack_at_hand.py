@@ -15,7 +15,7 @@ from harness.errors import InputError
 from harness.package import data_file
 
 NAME = "surfaces.pack"
-MOST_KEPT_BYTES = 64 << 20
+MOST_KEPT_BYTES = 40 << 20
 UPDATE = "npu-matrix knowledge update"
 
 

@@ -34,6 +34,8 @@ APPLICATION_ID = 0x4E504D31
 CHUNK_BYTES = 256 << 10
 #: No chunk of a pack unpacks to more: a larger one is forged.
 MAX_CHUNK_BYTES = 64 << 20
+#: Of the chunks of one package, unpacked ones are kept up to this size. To unpack 160 MB takes a second.
+MAX_KEPT_BYTES = 24 << 20
 MAX_DIRECTORY_BYTES = 64 << 20
 ABSENT = -1
 #: A class of an outline, or a function of its top level.
@@ -323,6 +325,7 @@ class PackagePart:
         self._definitions_digest = directory.definitions
         self._file = file
         self._chunks: dict[int, bytes] = {}
+        self._chunk_bytes = 0
         self._contents: dict[tuple[str, int], bytes] = {}
         self._containing: dict[bytes, Mapping[str, frozenset[int]]] = {}
 
@@ -333,7 +336,7 @@ class PackagePart:
     @property
     def unpacked(self) -> int:
         """How many bytes were unpacked and are kept."""
-        return sum(map(len, self._chunks.values()))
+        return self._chunk_bytes + sum(map(len, self._contents.values()))
 
     def depth_of(self, parts: Sequence[str]) -> int:
         """How many of the first parts of a dotted name are a folder or module of any release."""
@@ -377,7 +380,11 @@ class PackagePart:
         """Path -> the numbers of its contents that contain a text. Messages of exceptions are left out."""
         if word not in self._containing:
             members = {path: one for path, one in self._members.items() if not path.endswith(RAISED)}
-            whole = {number for number in {one.c for one in members.values()} if word in self._chunk(number)}
+            whole = {
+                number
+                for number in {one.c for one in members.values()}
+                if word in self._chunk(number, is_scan=True)
+            }
             found = {
                 path: frozenset(n for n in range(len(member.s)) if word in self.content(path, n))
                 for path, member in members.items()
@@ -406,10 +413,19 @@ class PackagePart:
             self._contents[path, number] = chunk[ends[number] : ends[number + 1]]
         return self._contents[path, number]
 
-    def _chunk(self, number: int) -> bytes:
-        if number not in self._chunks:
-            self._chunks[number] = self._file.chunk(self.name, number, self._chunk_digests[number])
-        return self._chunks[number]
+    def _chunk(self, number: int, *, is_scan: bool = False) -> bytes:
+        """An unpacked chunk. Those used last are kept; a scan, which reads all in order, displaces none."""
+        chunk = self._chunks.pop(number, b"")
+        if chunk:
+            self._chunk_bytes -= len(chunk)
+        else:
+            chunk = self._file.chunk(self.name, number, self._chunk_digests[number])
+        while not is_scan and self._chunks and self._chunk_bytes + len(chunk) > MAX_KEPT_BYTES:
+            self._chunk_bytes -= len(self._chunks.pop(next(iter(self._chunks))))
+        if self._chunk_bytes + len(chunk) <= MAX_KEPT_BYTES:
+            self._chunks[number] = chunk
+            self._chunk_bytes += len(chunk)
+        return chunk
 
     def files(self) -> PackagedFiles:
         """Everything, as it was written."""

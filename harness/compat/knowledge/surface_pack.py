@@ -120,9 +120,8 @@ class StatedRequirement:
 
 @dataclass(frozen=True)
 class _Shared:
-    """What was parsed of the contents that releases have in common."""
+    """What was read of the contents that releases have in common."""
 
-    trees: dict[bytes, ast.Module | None] = field(default_factory=dict)
     names: dict[tuple[str, bytes], ModuleNames | None] = field(default_factory=dict)
 
 
@@ -150,11 +149,8 @@ class ReleaseSurface:
         return self._part.content(name, self._numbers[name]) if name in self._numbers else b""
 
     def parse(self, source: bytes) -> ast.Module | None:
-        """The syntax tree of an outline."""
-        trees = self._shared.trees
-        if source not in trees:
-            trees[source] = parse_source(source)
-        return trees[source]
+        """The syntax tree of an outline. It is not kept: the names that are read from it are."""
+        return parse_source(source)
 
     @cached_property
     def api(self) -> ApiSurface:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from source_zip import write_zip
 
+from harness.compat.knowledge import pack_file
 from harness.compat.knowledge.module_outline import outline
 from harness.compat.knowledge.pack_build import NOT_YET, BuildPlan, PackageBuild
 from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile, write_pack
@@ -182,3 +183,20 @@ def test_a_damaged_pack_is_not_used(damage: str, pack: Path) -> None:
     with pytest.raises(InputError) as caught:
         SurfacePack(pack).history("lib", "lib.core.Model")
     assert caught.value.exit_code == 2
+
+
+def test_what_is_kept_of_a_large_package_is_bounded_and_changes_no_answer(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(pack_file, "CHUNK_BYTES", 2_000)
+    modules = {f"lib/m{at}.py": f"def f{at}(): ...\nword_{at} = {'x' * 900!r}\n" for at in range(40)}
+    contents = {path: text.encode() for path, text in modules.items()}
+    write_pack(tmp_path / "large.pack", {"lib": packed(("1.0", contents))})
+    whole = SurfacePack(tmp_path / "large.pack")
+    monkeypatch.setattr(pack_file, "MAX_KEPT_BYTES", 5_000)
+    bounded = SurfacePack(tmp_path / "large.pack")
+    for at in (0, 39, 20, 0):
+        assert bounded.word_history("lib", f"word_{at}") == whole.word_history("lib", f"word_{at}")
+        assert bounded.history("lib", f"lib.m{at}.f{at}").since == "1.0"
+    part = bounded._part("lib")
+    assert len(part._chunk_digests) > 5
+    assert sum(map(len, part._chunks.values())) == part._chunk_bytes <= 5_000
+    assert part.unpacked < sum(map(len, contents.values()))

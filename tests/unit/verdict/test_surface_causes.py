@@ -741,3 +741,12 @@ def test_what_a_compiled_module_has_is_found_by_the_texts_that_mention_it(tmp_pa
     derived_cause = triage_text(error, surfaces=PackAtHand(pack)).root.derived
     assert derived_cause.degree.value == "likely"
     assert "from 2.0 on" in derived_cause.sentence
+
+
+def test_what_was_read_for_one_cause_is_forgotten_before_the_next(tmp_path: Path, monkeypatch) -> None:
+    pack = PackAtHand(packed(tmp_path, SAME_NAME))
+    trims = []
+    monkeypatch.setattr(pack, "trim", lambda: trims.append(1))
+    errors = (f"TypeError: Args.__init__() got an unexpected keyword argument '{name}'\n" for name in "bcd")
+    triage_text("".join(errors).encode(), surfaces=pack)
+    assert len(trims) == 4

@@ -94,6 +94,7 @@ class CauseFinder:
         if it was looked up before.
         """
         if use not in self._known and not only_known:
+            self.surfaces.trim()
             self._known[use] = self._cause(use) if len(self._known) < MOST_USES else None
         return self._known.get(use)
 
