@@ -127,6 +127,13 @@ def test_add_rms_norm_dynamic_quant() -> None:
         is_near(values, (own * 127 / own.abs().amax(-1, keepdim=True)).round(), steps=1)
 
 
+def test_a_result_that_the_mask_leaves_out_has_one_element() -> None:
+    has("npu_add_rms_norm_dynamic_quant")
+    a, gamma = drawn(3, 32).half().npu(), torch.ones(32).half().npu()
+    found = torch_npu.npu_add_rms_norm_dynamic_quant(a, a, gamma, output_mask=[True, False])
+    assert [tuple(part.shape) for part in found] == [(3, 32), (1,), (3, 32), (3,), (1,)]
+
+
 def test_dequant_swiglu_quant_of_groups() -> None:
     has("npu_dequant_swiglu_quant")
     x = whole(5, 32, low=-500, high=500, dtype=torch.int32)
@@ -307,6 +314,7 @@ def test_swiglu_quant_of_groups() -> None:
     values, scale = torch_npu.npu_swiglu_quant(
         x.npu(),
         smooth_scales=smooth.npu(),
+        offsets=torch.ones(2, 16).npu(),
         group_index=torch.tensor([2, 5], dtype=torch.int32).npu(),
         quant_mode=1,
     )

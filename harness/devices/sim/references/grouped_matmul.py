@@ -160,6 +160,7 @@ def npu_grouped_matmul_swiglu_quant(
         bias=bias is not None,
         offset=offset is not None,
         **{f"weights in {weight.dtype}": weight.dtype is not torch.int8},
+        **{f"weights of {weight.dim()} dimensions": weight.dim() != 3},
     )
     product = npu_grouped_matmul(
         [x],

@@ -43,7 +43,7 @@ def npu_swiglu_quant(
     x: torch.Tensor,
     *,
     smooth_scales: torch.Tensor | None = None,
-    offsets: torch.Tensor | None = None,
+    offsets: torch.Tensor | None = None,  # noqa: ARG001 - only of static quantisation
     group_index: torch.Tensor | None = None,
     activate_left: bool = False,
     quant_mode: int = 0,
@@ -59,7 +59,6 @@ def npu_swiglu_quant(
         "npu_swiglu_quant",
         **{f"quant_mode {quant_mode}": quant_mode != 1},
         **{f"dtype {dst_type}": dst_type not in {None, _INT8, torch.int8}},
-        offsets=offsets is not None,
     )
     y = _gated(wide(x), activate_left)
     rows = y.reshape(-1, y.shape[-1])

@@ -52,7 +52,10 @@ def npu_add_rms_norm_dynamic_quant(
     output_mask: Sequence[bool] | None = None,
     y_dtype: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The RMS norm of x1 + x2, quantised row by row with each smooth scale: y1, y2, sum, scale1, scale2."""
+    """The RMS norm of x1 + x2, quantised row by row with each smooth scale: y1, y2, sum, scale1, scale2.
+
+    What output_mask leaves out has one element. Without it, the second result needs both smooth scales.
+    """
     refuse("npu_add_rms_norm_dynamic_quant", y_dtype=y_dtype not in {None, _INT8})
     total = wide(x1) + wide(x2)
     y = _normalised(total, gamma, beta, epsilon)
@@ -60,7 +63,7 @@ def npu_add_rms_norm_dynamic_quant(
     (y1, scale1), (y2, scale2) = (
         npu_dynamic_quant(y, smooth_scales=smooth)
         if is_wanted
-        else (torch.zeros(0, dtype=torch.int8), torch.zeros(0))
+        else (torch.zeros(1, dtype=torch.int8), torch.zeros(1))
         for is_wanted, smooth in zip(mask, (smooth_scale1, smooth_scale2), strict=True)
     )
     return y1, y2, total.to(x1.dtype), scale1, scale2

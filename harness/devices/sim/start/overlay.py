@@ -58,6 +58,7 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
     from harness.devices.sim.operators.aten_kernels import install_aten
     from harness.devices.sim.operators.custom_kernels import install_custom
     from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Machine
+    from harness.devices.sim.operators.graph_capture import refuse_capture
     from harness.devices.sim.operators.host_memory import alias_maker, device_copier
     from harness.devices.sim.operators.random_numbers import random_source, use_host_generator
     from harness.devices.sim.operators.serving_kernels import install_serving
@@ -96,6 +97,7 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
         checks=checks,
     )
     use_host_generator(npu)
+    refuse_capture(npu)
     with warnings.catch_warnings():
         # torch warns about every kernel that is replaced.
         warnings.simplefilter("ignore")
