@@ -24,15 +24,19 @@ PARTITION = "train"
 
 
 class Workers(Protocol):
-    """verl's worker on a TensorDict of nested tensors."""
+    """verl's worker on a batch as its trainer passes it: a TensorDict of nested tensors, or a padded
+    DataProto for a legacy worker."""
 
     case: UpdateCase
 
     def infer(self, data: Any) -> Any:
-        """Outputs of a pass without gradients, as a TensorDict."""
+        """Outputs of a pass without gradients, in a batch of the same kind."""
+
+    def infer_reference(self, data: Any) -> Any:
+        """The same of the reference policy."""
 
     def train(self, data: Any) -> Any:
-        """All mini-batches of an update; the metrics, as a TensorDict."""
+        """All mini-batches of an update; the metrics, in a batch of the same kind."""
 
 
 def trainer_method(nested: bool, name: str) -> Any:
@@ -80,15 +84,17 @@ def configuration(case: UpdateCase, correction: Mapping[str, object] | None = No
     )
 
 
-def _groups(infer: Callable[[Any], Any], train: Callable[[Any], Any]) -> tuple[Any, Any]:
+def _groups(
+    infer: Callable[[Any], Any], reference: Callable[[Any], Any], train: Callable[[Any], Any]
+) -> tuple[Any, Any]:
     """The worker groups of the policy and of the reference policy."""
     return (
         SimpleNamespace(compute_log_prob=infer, update_actor=train),
-        SimpleNamespace(compute_ref_log_prob=infer),
+        SimpleNamespace(compute_ref_log_prob=reference),
     )
 
 
-def _trainer(module: str, owner: str, config: Any, groups: tuple[Any, Any]) -> Any:
+def _trainer(module: str, owner: str, config: Any, groups: tuple[Any, Any], legacy: str = "disable") -> Any:
     """A trainer without its set-up, which starts Ray's workers."""
     base: Any = getattr(import_module(module), owner)
 
@@ -97,7 +103,7 @@ def _trainer(module: str, owner: str, config: Any, groups: tuple[Any, Any]) -> A
             self.config = config
             self.actor_rollout_wg, self.ref_policy_wg = groups
             self.ref_in_actor = self.use_critic = False
-            self.use_legacy_worker_impl = "disable"
+            self.use_legacy_worker_impl = legacy
             self.global_steps = 1
 
     Plain.__abstractmethods__ = frozenset()
@@ -115,10 +121,10 @@ def _without_policy(trainer: Any) -> Iterator[None]:
 class PaddedTrainer:
     """`RayPPOTrainer`, whose batches are padded."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, legacy: str = "disable") -> None:
         self.case = workers.case
-        groups = _groups(workers.infer, workers.train)
-        self.trainer = _trainer(PADDED_TRAINER, "RayPPOTrainer", configuration(self.case), groups)
+        groups = _groups(workers.infer, workers.infer_reference, workers.train)
+        self.trainer = _trainer(PADDED_TRAINER, "RayPPOTrainer", configuration(self.case), groups, legacy)
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of the responses, (batch, response)."""
@@ -183,7 +189,7 @@ class QueueTrainer:
     def __init__(self, workers: Workers, nested: Callable[[Tensors], Mapping[str, Any]]) -> None:
         self.case, self.workers, self.nested = workers.case, workers, nested
         self.queue = Queue(self.case.batch_keys)
-        groups = _groups(self._infer, self._train)
+        groups = _groups(self._infer, self._infer, self._train)
         self.trainer = _trainer(QUEUE_TRAINER, "PPOTrainer", configuration(self.case), groups)
 
     def advantages(

@@ -16,6 +16,7 @@ from harness.numerics.actor.verl_workers import (
     ENGINE_WORKER,
     PADDING,
     EngineActor,
+    LegacyActor,
     Tensors,
     with_whole_masks,
 )
@@ -103,6 +104,10 @@ class EngineInWorker(EngineActor):
                 self.note(f"worker {self.inferred}{name.removesuffix('s')}", self._of_responses(found))
         utilities.assign_non_tensor(output, metrics={"mfu": 0.0})
         return output
+
+    def infer_reference(self, data: Any) -> Any:
+        """The same; the caller says before that it is the reference policy."""
+        return self.infer(data)
 
     def train(self, data: Any) -> Any:
         """`TrainingWorker.train_mini_batch`, as the trainer calls it in the processes of the workers."""
@@ -196,6 +201,62 @@ class EngineInWorker(EngineActor):
 
     def _scheduled(self) -> None:
         self.scheduled.append(self.steps_made())
+
+
+class LegacyInTrainer(LegacyActor):
+    """`DataParallelPPOActor` below the methods of the trainer, if there are any. note: records a quantity."""
+
+    case: UpdateCase
+
+    def __init__(self, model: Any, optimizer: Any, case: Any, device: str) -> None:
+        super().__init__(model, optimizer, case, device)
+        self.case, self.nested = case, False
+        self.note: Callable[[str, Any], None] = lambda _name, _values: None
+        self.metrics: dict[str, list[float]] = {}
+        has_methods = trainer_method(False, "_update_actor") is not None
+        self.trainer = PaddedTrainer(self, "auto") if has_methods else None
+
+    def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
+        """Log-probabilities and entropies of the responses, (batch, response)."""
+        return super().log_probs(tokens) if self.trainer is None else self.trainer.log_probs(tokens)
+
+    def reference_log_probs(self, tokens: Tensors) -> Any:
+        """Log-probabilities as a reference policy computes them, without entropies."""
+        if self.trainer is None:
+            return super().reference_log_probs(tokens)
+        return self.trainer.reference_log_probs(tokens)
+
+    def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
+        """Run all mini-batches of one update; returns metrics as lists."""
+        if self.trainer is None:
+            return super().update(tokens, targets)
+        self.trainer.update(tokens, targets)
+        return self.metrics
+
+    def infer(self, data: Any) -> Any:
+        """What the process of the worker does with a batch of the trainer."""
+        log_probs, entropies = super().log_probs(dict(data.batch))
+        self.note("worker log_prob", log_probs)
+        self.note("worker entropy", entropies)
+        return _batch_of({"old_log_probs": log_probs, "entropys": entropies})
+
+    def infer_reference(self, data: Any) -> Any:
+        """The same of the reference policy."""
+        log_probs = super().reference_log_probs(dict(data.batch))
+        self.note("worker reference_log_prob", log_probs)
+        return _batch_of({"ref_log_prob": log_probs})
+
+    def train(self, data: Any) -> Any:
+        """All mini-batches, with the temperature of the trainer."""
+        self.temperature = data.meta_info["temperature"]
+        self.note("setting update temperature", self.temperature)
+        self.metrics = super().update(dict(data.batch), {})
+        return _batch_of({}, self.metrics)
+
+
+def _batch_of(tensors: dict[str, Any], metrics: dict[str, list[float]] | None = None) -> Any:
+    batch: Any = import_module("verl").DataProto
+    return batch.from_single_dict(tensors, meta_info={"metrics": metrics or {}})
 
 
 def passes_nested_tensors() -> bool:

@@ -168,6 +168,9 @@ class _Comparison:
             self._equal(f"inference_{name}", np.array(0))
         if case.autocast:
             self._equal("autocast", np.array(1))
+            for name in ("log_prob", "reference_log_prob"):
+                if self.record.count(f"precision of {name}"):
+                    self._equal(f"precision of {name}", np.array(1))
         self._rollout_correction()
         if advantages is None:
             return

@@ -26,8 +26,8 @@ from harness.numerics.loss.trainer_functions import (
 )
 from harness.numerics.loss.verl_helpers import place_of, raised_in, watched_helpers
 from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, Rejection
-from harness.numerics.update.trainer_glue import QUEUE_TRAINER, QueueTrainer, trainer_method
-from harness.numerics.update.training_worker import UPDATE_SETTINGS, EngineInWorker, padded
+from harness.numerics.update.trainer_glue import QUEUE_TRAINER, PaddedTrainer, QueueTrainer, trainer_method
+from harness.numerics.update.training_worker import UPDATE_SETTINGS, EngineInWorker, LegacyInTrainer, padded
 from harness.numerics.update.update_cases import (
     KL_HORIZON,
     KL_RATIOS,
@@ -119,9 +119,8 @@ def worker_modules(legacy: bool) -> tuple[ModuleType, ...]:
 
 
 def worker_class(path: str) -> Any:
-    """The class that runs an update: verl's engine is run by verl's training worker."""
-    found = actor_class(path)
-    return EngineInWorker if found is EngineActor else found
+    """The class that runs an update, below verl's trainer."""
+    return EngineInWorker if actor_class(path) is EngineActor else LegacyInTrainer
 
 
 @dataclass
@@ -139,8 +138,9 @@ class _Run:
         model = build_model(self.torch, self.inputs.parameters, self.device)
         optimizer = self.torch.optim.AdamW(model.parameters(), lr=case.update.lr)
         worker = worker_class(self.path)(model, optimizer, case, self.device.partition(":")[0])
+        worker.note = recorder.note
         if isinstance(worker, EngineInWorker):
-            worker.note, worker.blame = recorder.note, recorder.blame
+            worker.blame = recorder.blame
         self._locate(worker)
         advantages, mask, weights = self._trainer_step(worker)
         tokens = {
@@ -217,7 +217,8 @@ class _Run:
         self.recorder.note("step_without_gradient", np.int64(any(changed)))
 
     def _note_autocast(self, tokens: dict[str, Any]) -> None:
-        """Record whether the model of a worker in bf16 runs under the autocast to bf16."""
+        """Record whether the model of a worker in bf16 runs under the autocast to bf16, and whether the
+        trainer passes on what it gets from an engine in single precision."""
         torch, kind = self.torch, self.device.partition(":")[0]
         model = build_model(torch, self.inputs.parameters, self.device)
         entered: list[bool] = []
@@ -230,12 +231,19 @@ class _Run:
         optimizer = torch.optim.AdamW(model.parameters())
         worker = worker_class(self.path)(model, optimizer, replace(self.case, compute="bfloat16"), kind)
         known = dict(self.recorder.places)
+        converts = isinstance(worker, EngineInWorker) and isinstance(worker.trainer, PaddedTrainer)
+        precise = {}
         try:
-            worker.log_probs(tokens)
+            found = {"log_prob": worker.log_probs(tokens)[0]}
+            if converts:
+                found["reference_log_prob"] = worker.reference_log_probs(tokens)
+            precise = {name: one.dtype == torch.float32 for name, one in found.items()}
         finally:
             # What helpers return in bf16 is not what they are defined to return in fp32.
             self.recorder.places = known
         self.recorder.note("autocast", np.int64(bool(entered) and all(entered)))
+        for name, is_precise in precise.items() if converts else ():
+            self.recorder.note(f"precision of {name}", np.int64(is_precise))
 
     def _tensor(self, array: Any) -> Any:
         tensor = self.torch.from_numpy(np.ascontiguousarray(array))
@@ -412,10 +420,11 @@ class _Run:
     def _locate(self, worker: Any) -> None:
         """The functions of the worker that compute what is recorded around them."""
         recorder, modules = self.recorder, self.modules
-        if isinstance(worker, LegacyActor):
+        if isinstance(worker, LegacyInTrainer):
             actor = type(worker.actor)
             inferred = ("log_prob", "reference_log_prob", "entropy", "inference_graph", "inference_mode")
-            recorder.at(actor.compute_log_prob, *inferred)
+            recorder.at(actor.compute_log_prob, *inferred, *(f"worker {name}" for name in inferred[:3]))
+            self._locate_trainer(worker)
             forward = actor._forward_micro_batch  # noqa: SLF001 - verl's own name
             recorder.at(forward, "training_log_prob", "training_entropy", "model_input", "autocast")
             recorder.at(actor.update_policy, "loss", "arguments", "training_mode", "kept gradient")
@@ -443,11 +452,19 @@ class _Run:
         stepped = ("gradient", "gradient_norm", "parameter", "step_without_gradient")
         recorder.at(engine.optimizer_step, *stepped)
 
-    def _locate_trainer(self, worker: EngineInWorker) -> None:
+    def _locate_trainer(self, worker: EngineInWorker | LegacyInTrainer) -> None:
         """The methods of the trainer that call the worker."""
+        if worker.trainer is None:
+            return
         for method, names in (
-            ("_compute_old_log_prob", ("log_prob", "entropy", "setting temperature")),
-            ("_compute_ref_log_prob", ("reference_log_prob", "setting reference_temperature")),
+            (
+                "_compute_old_log_prob",
+                ("log_prob", "entropy", "setting temperature", "precision of log_prob"),
+            ),
+            (
+                "_compute_ref_log_prob",
+                ("reference_log_prob", "setting reference_temperature", "precision of reference_log_prob"),
+            ),
             ("_update_actor", tuple(f"setting update {name}" for name in UPDATE_SETTINGS)),
         ):
             found = trainer_method(worker.nested, method)

@@ -326,6 +326,16 @@ def test_a_worker_that_does_not_enter_its_autocast_is_wrong():
     assert first.place.endswith("_forward_micro_batch")
 
 
+def test_log_probabilities_that_the_trainer_passes_on_in_bf16_are_wrong():
+    record = RECORDS["0.6.1", "on-policy"]
+    for name in ("log_prob", "reference_log_prob"):
+        quantities = (*record.quantities, Quantity(name=f"precision of {name}", values=np.array(0)))
+        assert (
+            judged(replace(record, quantities=quantities), "0.6.1").wrong[0].quantity
+            == f"precision of {name}"
+        )
+
+
 def test_weights_that_no_configuration_asks_for_are_wrong():
     values = np.ones_like(draw(CASES[0]).old_log_probs)
     more = replace(
