@@ -453,6 +453,8 @@ def _notes(found: Scan, findings: list[Finding], note: str) -> tuple[str, ...]:
     notes = [note] if note else []
     if found.capped:
         notes.append(f"a match occurs {MANY} times or more; further occurrences were not counted")
+    if found.series.is_reversed:
+        notes.append("the steps are in descending order: this log shows its newest line first")
     if any(finding.survived for finding in findings):
         notes.append(
             f"training continued until line {found.progress}: failures before that line did not end the job"

@@ -1,7 +1,7 @@
 """Reads a line that is one record of a structured log: a JSON object, or a dictionary as Python prints it.
 
-Docker's json-file driver, loggers of Kubernetes services and structlog write such lines. An object without a
-level, such as a sample with prompt and answer, is no record, and stays as it is.
+Docker's json-file driver, collectors of logs (Elasticsearch, CloudWatch, Loki, Vector) and structlog write
+such lines. An object without a level, a time or an origin, such as a sample with prompt and answer, is no record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ _LEVELS = {
     "emergency": "FATAL",
 }
 _LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log.level", "loglevel")
-_MESSAGE_KEYS = ("message", "msg", "event", "log", "body")
+_MESSAGE_KEYS = ("message", "msg", "event", "log", "body", "line")
+# What a collector adds to each line: when and where it was written. A sample has neither.
+_COLLECTED_KEYS = frozenset(
+    {
+        *("stream", "time", "ts", "timestamp", "@timestamp", "_time", "datetime", "ingestionTime"),
+        *("host", "hostname", "kubernetes", "pod", "pod_name", "container", "container_name", "logGroup"),
+    }
+)
 _DETAIL_KEYS = ("exc_info", "exc_text", "exception", "stack_trace", "traceback", "stack", "error", "err")
 # `level=error msg="..."`, as programs in Go print it.
 _LOGFMT = re.compile(r"\b(?:level|severity|lvl)=[\"']?(?P<level>[A-Za-z]{3,9})\b")
@@ -45,7 +52,7 @@ def read_record(text: str) -> LogRecord | None:
         return None
     levels = (_LEVELS.get(str(fields[key]).casefold(), "") for key in _LEVEL_KEYS if key in fields)
     level = next(filter(None, levels), "")
-    if not level and "stream" not in fields:
+    if not level and not fields.keys() & _COLLECTED_KEYS:
         return None
     parts = _parts(fields)
     if not parts:

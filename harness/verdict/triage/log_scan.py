@@ -102,7 +102,7 @@ class Scan:
     @property
     def progress(self) -> int:
         """What was reported before this line did not end the job; 0 if it shows no progress."""
-        return self.job.cutoff
+        return 0 if self.series.is_reversed else self.job.cutoff
 
 
 class _Needles:

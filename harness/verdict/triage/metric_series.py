@@ -38,6 +38,8 @@ _VALIDATION = b"val-core/"
 # Each begins with a literal, which `re` finds fast.
 _NOT_FINITE = (re.compile(rb"nan\b"), re.compile(rb"inf(?:inity)?\b"))
 MOST_STEPS = 10_000
+#: So many steps in descending order are no training that was started again.
+FEWEST_STEPS = 3
 MOST_LINES_OF_STEP = 100
 #: The metrics of a step that are on other lines than its number are at most so far away.
 NEAR_BYTES = 1 << 13
@@ -55,6 +57,12 @@ class MetricSeries:
     _is_plain: bool = True
     _unnumbered: int = 0
     _more: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether the log shows its newest line first, as viewers of collected logs export them."""
+        steps = sorted(self.lines, key=self.lines.__getitem__)
+        return len(steps) >= FEWEST_STEPS and steps == sorted(steps, reverse=True)
 
     def read_block(self, data: bytes, start: int, end: int, line: int) -> None:
         """Read a line with `training/global_step`; if it is alone there, also the metrics around it.

@@ -249,3 +249,31 @@ def test_a_damaged_archive_is_read_as_far_as_it_can_be() -> None:
     found = triage_text(bytes(archive))
     assert found.lines
     assert not triage_text(b"\x1f\x8b\x08 no archive").is_clean
+
+
+COLLECTED = {
+    "Elasticsearch": {"@timestamp": "2026-11-20T08:00:00Z", "message": "{}"},
+    "CloudWatch": {"timestamp": 1, "message": "{}", "ingestionTime": 2},
+    "Loki": {"line": "{}", "ts": "2026-11-20T08:00:00Z"},
+    "Vector": {"host": "node1", "msg": "{}"},
+}
+
+
+@pytest.mark.parametrize("record", COLLECTED.values(), ids=COLLECTED.keys())
+def test_a_collector_of_logs_states_no_level(record):
+    lines = [
+        json.dumps({key: line if value == "{}" else value for key, value in record.items()})
+        for line in (STEPS + TRACEBACK).splitlines()
+    ]
+    found = triage_text("\n".join(lines).encode())
+    assert found.root is not None
+    assert found.root.text == "ValueError: bad shape"
+
+
+def test_a_log_that_shows_its_newest_line_first_is_not_clean():
+    lines = [*LINES[::-1], *STEPS.splitlines()[::-1]]
+    found = triage_text("\n".join(lines).encode())
+    assert found.root is not None
+    assert found.root.text.startswith("ValueError: bad shape")
+    assert any("newest line first" in note for note in found.notes)
+    assert triage_text((STEPS + STEPS).encode()).is_clean
