@@ -1,7 +1,7 @@
 """Reads a line that is one record of a structured log: a JSON object, or a dictionary as Python prints it.
 
 Docker's json-file driver, collectors of logs (Elasticsearch, CloudWatch, Loki, Vector) and structlog write
-such lines. An object without a level, a time or an origin, such as a sample with prompt and answer, is no record.
+such lines. An object without a level, a time or an origin is no record: a sample with prompt and answer.
 """
 
 from __future__ import annotations
