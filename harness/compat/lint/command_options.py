@@ -50,7 +50,7 @@ def _problems(words: Sequence[ScriptValue], entry: CommandEntry) -> Iterator[str
             continue
         known = [one for one in entry.options if _stands_for(given, one, entry)]
         if not known:
-            if not words[position - 1].unknown:
+            if not words[position - 1].unknown or (equals and "$" not in given):
                 yield f"`{name}` has no option `{given}`, and stops at it{_meant(given, entry)}"
             return
         if known[0] in entry.flags:

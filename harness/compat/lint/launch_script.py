@@ -159,6 +159,8 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
         *_replaced_arrays(evaluator),
         *_refused_names(evaluator),
         *_redirected_tests(evaluator),
+        *_first_elements(evaluator),
+        *_arithmetic_commands(evaluator),
         *_numbered_files(evaluator),
         *refused_options(evaluator.commands),
     ]
@@ -302,6 +304,20 @@ def _redirected_tests(evaluator: Evaluator) -> Iterator[ScriptNote]:
         text = f"`{operator} {file}` in `[ ... ]` compares nothing: it is a redirection to or from a file"
         other = "-gt" if operator == ">" else "-lt"
         yield ScriptNote(line=where.line, text=f"{text}; write {other}, or use `[[ ... ]]`", unread=True)
+
+
+def _first_elements(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """`"$ARRAY"`, which is its first element."""
+    for name, where in evaluator.first_elements.items():
+        text = f"`${name}` is only the first element of the array `{name}`"
+        yield ScriptNote(line=where.line, text=f'{text}: is `"${{{name}[@]}}"` meant?', unread=True)
+
+
+def _arithmetic_commands(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """`$(1024 * 8)`, for which bash starts a program with the name 1024."""
+    for raw, where in evaluator.arithmetic_commands:
+        text = f"`{raw}` starts a program and computes nothing: is `$({raw[1:]})` meant?"
+        yield ScriptNote(line=where.line, text=text, unread=True)
 
 
 def _numbered_files(evaluator: Evaluator) -> Iterator[ScriptNote]:

@@ -20,6 +20,7 @@ A, R, REF, ALG = (
     "actor_rollout_ref.ref.",
     "algorithm.",
 )
+OVERLONG = "+reward_model.reward_kwargs."
 NOW = {
     "verl": "0.9.1",
     "vllm_ascend": "0.23.0",
@@ -310,6 +311,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "SLURM-NODES": (change(f={"slurm_nodes": 2}, nodes=2), change(o={"trainer.nnodes": 2})),
     "CLIP-DUAL": (change(o={A + "clip_ratio_c": 0.2}), change(o={A + "clip_ratio_c": 3.0})),
     "CLIP-WIDE": (change(o={A + "clip_ratio_high": 1.28}), change(o={A + "clip_ratio_high": 0.28})),
+    "OVERLONG-BUFFER": (
+        change(o={OVERLONG + "overlong_buffer_cfg.len": 9000, OVERLONG + "max_resp_len": 8192}),
+        change(o={OVERLONG + "overlong_buffer_cfg.len": 4096}),
+    ),
+    "OVERLONG-LIMIT": (
+        change(o={OVERLONG + "max_resp_len": 4096, "data.max_response_length": 8192}),
+        change(o={"data.max_response_length": 4096}),
+    ),
     "LR-ZERO": (change(o={A + "optim.lr": 0}), change(o={A + "optim.lr": "1e-6"})),
     "CLIP-GRAD-ZERO": (change(o={A + "grad_clip": 0}, v={"verl": "0.6.1"}), change(o={A + "grad_clip": 1.0})),
     "KL-COEF-NEGATIVE": (

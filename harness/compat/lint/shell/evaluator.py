@@ -39,6 +39,8 @@ from harness.compat.lint.shell.redirections import changed_folder, redirections_
 from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES, SyntaxNode, parse_bash
 from harness.compat.lint.shell.text_filters import FILTERS, filtered
 from harness.compat.lint.shell.tree_survey import (
+    arithmetic_commands,
+    first_elements,
     names_of,
     numbered_files,
     plain_uses,
@@ -110,6 +112,7 @@ class Evaluator:
     replaced_arrays: those whose elements are replaced before they are used. unpassed_arrays: those of
     overrides that nothing uses. refused_names: words after `export` that are no names. redirected_tests:
     comparisons in `[ ... ]` that bash takes for redirections. numbered_files: redirections such as `2>1`.
+    first_elements: arrays of overrides of which only the first is used. arithmetic_commands: `$(2 * 3)`.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
@@ -136,6 +139,8 @@ class Evaluator:
         self.redirected_tests: Sequence[tuple[str, str, Location]] = ()
         self.numbered_files: Sequence[tuple[str, Location]] = ()
         self.unpassed_arrays: Mapping[str, Location] = {}
+        self.first_elements: Mapping[str, Location] = {}
+        self.arithmetic_commands: Sequence[tuple[str, Location]] = ()
 
     def read(self, text: str) -> None:
         """Read the script; InputError if bash would not accept it."""
@@ -148,6 +153,8 @@ class Evaluator:
         self.replaced_arrays = replaced_arrays_of(tree)
         self.refused_names = tuple(refused_names_of(tree))
         self.redirected_tests = tuple(redirected_tests(tree))
+        self.first_elements = first_elements(tree)
+        self.arithmetic_commands = tuple(arithmetic_commands(tree, self.assigned_names))
         self.numbered_files = tuple(numbered_files(tree))
         try:
             self._statements(tree.children("Stmts"), world)

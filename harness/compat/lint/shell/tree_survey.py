@@ -16,6 +16,7 @@ _SETTING_COMMANDS = ("read", "mapfile", "readarray", "getopts", "printf")
 _REFUSED_NAME = re.compile(r"[\d=,.:/][\w,.:/=-]*")
 #: A variable that arithmetic sets: `n = 8`, `n += 1`, `n++`.
 _SET_BY_ARITHMETIC = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
+_OPERATORS = ("+", "-", "*", "/", "%", "**")
 _ARITHMETIC = ("ArithmCmd", "ArithmExp", "CStyleLoop", "LetClause")
 _PLAIN_NAME = re.compile(r"(?<![\w$.#{'\"])(?!let\b)[A-Za-z_]\w*(?![\w(])")
 #: An element of an array that is an override of Hydra.
@@ -165,6 +166,37 @@ def _is_array(node: SyntaxNode) -> bool:
     name = node.child("Param")
     is_argument = name is None or name.text() in ALL_ELEMENTS
     return not is_argument and is_every_element(node) and node.child("Exp") is None
+
+
+def first_elements(tree: SyntaxNode) -> dict[str, Location]:
+    """Arrays of several overrides of which the script uses only the first element, as `$NAME`, and where."""
+    arrays, plain, whole = set[str](), dict[str, Location](), set[str]()
+    for node in tree.descendants():
+        name = node.child("Name") or node.child("Param")
+        array = node.child("Array")
+        if name is None:
+            continue
+        if array is not None and len(array.children("Elems")) > 1 and _is_of_overrides(array):
+            arrays.add(name.text())
+        if node.kind == "ParamExp" and node.raw in (f"${name.text()}", f"${{{name.text()}}}"):
+            plain.setdefault(name.text(), node.location)
+        elif node.kind == "ParamExp":
+            whole.add(name.text())
+    return {name: where for name, where in plain.items() if name in arrays and name not in whole}
+
+
+def arithmetic_commands(tree: SyntaxNode, names: frozenset[str]) -> Iterator[tuple[str, Location]]:
+    """Arithmetic that bash runs as a command, as `$(1024 * 8)`. names: the variables of the script."""
+    for node in tree.descendants():
+        statements = node.children("Stmts") if node.kind == "CmdSubst" else ()
+        command = statements[0].child("Cmd") if len(statements) == 1 else None
+        words = [word.raw for word in command.children("Args")] if command is not None else []
+        if (
+            len(words) > 2
+            and words[1] in _OPERATORS
+            and (words[0].isdigit() or words[0].lstrip("$") in names)
+        ):
+            yield node.raw, node.location
 
 
 def redirected_tests(tree: SyntaxNode) -> Iterator[tuple[str, str, Location]]:
