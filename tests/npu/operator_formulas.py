@@ -198,15 +198,15 @@ def _shapes(drawn: Drawn) -> Pairs:
     yield npu.npu_broadcast(on, [2, 3, 4]), x.expand(2, 3, 4)
     yield npu.npu_transpose(on, [2, 0, 1]), x.permute(2, 0, 1)
     yield npu.npu_reshape(on, [4, 2]), x.reshape(4, 2)
-    yield npu.npu_slice(on, [0, 0, 1], [1, 1, -1]), x[:1, :, 1:]
+    yield npu.npu_slice(on, [0, 0, 1], [1, 1, 3]), x[:1, :, 1:]
     yield npu.npu_pad(on, [1, 0, 0, 0, 0, 2]), functional.pad(x, (0, 2, 0, 0, 1, 0))
-    yield npu.npu_indexing(on, [0, 0, 3], [2, 1, 0], [1, 1, 2], 4, 4), x[:, :, ::2]
+    yield npu.npu_indexing(on, [0, 0, 1], [2, 1, 5], [1, 1, 2], 4, 4), x[:, :, ::2]
     for name, given, out in (
         ("npu_broadcast", ([2, 3, 4],), (2, 3, 4)),
         ("npu_transpose", ([2, 0, 1],), (4, 2, 1)),
         ("npu_reshape", ([4, 2],), (4, 2)),
-        ("npu_slice", ([0, 0, 1], [1, 1, -1]), (1, 1, 3)),
-        ("npu_indexing", ([0, 0, 3], [2, 1, 0], [1, 1, 2], 4, 4), (2, 1, 2)),
+        ("npu_slice", ([0, 0, 1], [1, 1, 3]), (1, 1, 3)),
+        ("npu_indexing", ([0, 0, 1], [2, 1, 5], [1, 1, 2], 4, 4), (2, 1, 2)),
     ):
         into = torch.empty(out, device="npu:0")
         getattr(npu, name).out(on, *given, out=into)
