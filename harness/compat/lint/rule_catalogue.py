@@ -165,11 +165,12 @@ CODE_RULES = (
     RuleExplanation(
         id=ENGINE_OPTION_RULE,
         severity="error",
-        summary="an option for the engine of the rollout is misspelt, or has a text that the engine refuses",
-        why="verl hands on what is in engine_kwargs without reading it, and the engine stops at an option "
-        "that it does not have",
+        summary="an option of the rollout's engine or of Megatron is misspelt, or has a text that is refused",
+        why="verl hands on what is in engine_kwargs and override_transformer_config without reading it, and "
+        "the engine stops at an option that it does not have",
         fix="write the option as the engine has it; the finding names it",
-        source="engine_arguments.yaml: vllm/engine/arg_utils.py and vllm/config of vLLM 0.11.0 to 0.23.0",
+        source="engine_arguments.yaml: vllm/engine/arg_utils.py and vllm/config of vLLM 0.11.0 to 0.23.0; "
+        "TransformerConfig and others of Megatron-Core 0.12.1 to 0.16.1",
         verified="code",
         wrong=("+actor_rollout_ref.rollout.engine_kwargs.vllm.max_loar_rank=64",),
         right=("+actor_rollout_ref.rollout.engine_kwargs.vllm.max_lora_rank=64",),

@@ -205,9 +205,10 @@ class CommandEntry(_RuleFileModel):
 
 
 class EngineArguments(_RuleFileModel):
-    """An entry of engine_arguments.yaml: options that verl hands on to the engine of the rollout.
+    """An entry of engine_arguments.yaml: options that verl hands on to the rollout's engine, or to Megatron.
 
-    section: the part of the options, "" for the engine's own. choices: the texts that an option takes.
+    section: the part of the options, "" for the engine's own; of Megatron, the mapping in verl's
+    configuration. choices: the texts that an option takes.
     """
 
     engine: str

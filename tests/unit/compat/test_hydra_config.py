@@ -529,6 +529,29 @@ def test_a_misspelt_option_of_the_engine_is_an_error(
 
 
 @pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("override_transformer_config.recompute_granuality=full", "misspelling of recompute_granularity"),
+        ("override_transformer_config.recompute_granularity=all", "all is no recompute_granularity"),
+        ("override_ddp_config.grad_reduce_in_fp23=True", "misspelling of grad_reduce_in_fp32"),
+        ("override_optimizer_config.optimizer_cpu_ofload=True", "misspelling of optimizer_cpu_offload"),
+        ("override_transformer_config.recompute_granularity=full", ""),
+        ("override_transformer_config.recompute_granularity=null", ""),
+        # MindSpeed has options of its own.
+        ("override_transformer_config.use_flash_attn=True", ""),
+        ("other_config.recompute_granuality=full", ""),
+    ],
+)
+def test_a_misspelt_option_of_megatron_is_an_error(
+    configuration: VerlConfiguration, option: str, said: str
+) -> None:
+    result = lint(configuration, f"+actor_rollout_ref.actor.megatron.{option}")
+    told = [one.message for one in result.findings if one.rule == "ENGINE-OPTION"]
+    assert len(told) == bool(said)
+    assert all(said in one for one in told)
+
+
+@pytest.mark.parametrize(
     ("path", "said"),
     [
         ("configs", "verl has no folder verl/trainer/configs"),
