@@ -155,6 +155,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     notes += [*_taken_by_ray(evaluator), *_not_shifted(evaluator)]
     notes += [
         *_unpassed_arrays(evaluator),
+        *_unused_texts(evaluator),
         *_missing_arrays(evaluator),
         *_replaced_arrays(evaluator),
         *_refused_names(evaluator),
@@ -282,6 +283,15 @@ def _unpassed_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
             continue
         text = f"no command gets the overrides in the array `{name}`"
         yield ScriptNote(line=where.line, text=f'{text}: is `"${{{name}[@]}}"` missing?', unread=True)
+
+
+def _unused_texts(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Variables with overrides, as `ARGS="a.b=1 c.d=2"`, that no command gets."""
+    hidden = re.search(r"\$\{!|\beval\b|\bsource\b", evaluator.text)
+    for name, where in evaluator.unused_texts.items() if not hidden else ():
+        if name not in evaluator.exported_names:
+            text = f"no command gets the overrides in the variable `{name}`"
+            yield ScriptNote(line=where.line, text=f"{text}: is `${name}` missing?", unread=True)
 
 
 def _replaced_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:

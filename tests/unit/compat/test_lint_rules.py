@@ -319,6 +319,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={OVERLONG + "max_resp_len": 4096, "data.max_response_length": 8192}),
         change(o={"data.max_response_length": 4096}),
     ),
+    "COUNT-ZERO": (change(o={A + "ppo_mini_batch_size": 0}), change(o={A + "ppo_mini_batch_size": 128})),
     "LR-ZERO": (change(o={A + "optim.lr": 0}), change(o={A + "optim.lr": "1e-6"})),
     "CLIP-GRAD-ZERO": (change(o={A + "grad_clip": 0}, v={"verl": "0.6.1"}), change(o={A + "grad_clip": 1.0})),
     "KL-COEF-NEGATIVE": (

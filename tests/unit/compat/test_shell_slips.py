@@ -61,3 +61,22 @@ def test_arithmetic_that_is_a_command_is_told(value: str, told: bool) -> None:
 def test_an_option_of_torchrun_is_read_whatever_its_value_is(option: str, told: bool) -> None:
     script = f"torchrun --standalone {option} -m verl.trainer.sft_trainer data.train_files=a.parquet\n"
     assert any("`torchrun` has no option" in text for text in notes(script)) == told
+
+
+TEXT = 'ACTOR="\n  data.a=1 \\\n  data.b=2"\n'
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (TEXT + RUN + "\n", True),
+        (TEXT + RUN + "$ACTOR\n", False),
+        (TEXT + "export ACTOR\n" + RUN + "\n", False),
+        (TEXT + RUN + '\neval "$CMD"\n', False),
+        # One override may be a value for something else.
+        ("ACTOR=data.a=1\n" + RUN + "\n", False),
+        ("ACTOR='some words'\n" + RUN + "\n", False),
+    ],
+)
+def test_a_text_of_overrides_that_nothing_uses_is_told(script: str, told: bool) -> None:
+    assert any("overrides in the variable `ACTOR`" in text for text in notes(script)) == told

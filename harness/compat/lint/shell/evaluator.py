@@ -49,6 +49,7 @@ from harness.compat.lint.shell.tree_survey import (
     replaced_arrays_of,
     sets_any_name,
     settings_of,
+    unused_texts,
 )
 from harness.compat.lint.shell.values import Expansion, ScriptValue, TooLargeError, joined
 from harness.compat.lint.shell.world import World
@@ -112,6 +113,7 @@ class Evaluator:
     replaced_arrays: those whose elements are replaced before they are used. unpassed_arrays: those of
     overrides that nothing uses. refused_names: words after `export` that are no names. redirected_tests:
     comparisons in `[ ... ]` that bash takes for redirections. numbered_files: redirections such as `2>1`.
+    unused_texts: variables with overrides that nothing uses.
     first_elements: arrays of overrides of which only the first is used. arithmetic_commands: `$(2 * 3)`.
     """
 
@@ -139,6 +141,7 @@ class Evaluator:
         self.redirected_tests: Sequence[tuple[str, str, Location]] = ()
         self.numbered_files: Sequence[tuple[str, Location]] = ()
         self.unpassed_arrays: Mapping[str, Location] = {}
+        self.unused_texts: Mapping[str, Location] = {}
         self.first_elements: Mapping[str, Location] = {}
         self.arithmetic_commands: Sequence[tuple[str, Location]] = ()
 
@@ -153,6 +156,7 @@ class Evaluator:
         self.replaced_arrays = replaced_arrays_of(tree)
         self.refused_names = tuple(refused_names_of(tree))
         self.redirected_tests = tuple(redirected_tests(tree))
+        self.unused_texts = unused_texts(tree, self.used_names)
         self.first_elements = first_elements(tree)
         self.arithmetic_commands = tuple(arithmetic_commands(tree, self.assigned_names))
         self.numbered_files = tuple(numbered_files(tree))

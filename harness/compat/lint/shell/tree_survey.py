@@ -49,6 +49,19 @@ def names_of(
     return frozenset(assigned), frozenset(used), arrays, given
 
 
+def unused_texts(tree: SyntaxNode, used: frozenset[str]) -> dict[str, Location]:
+    """Variables with a text of several overrides that the script never uses."""
+    found = dict[str, Location]()
+    for node in tree.descendants():
+        name, value = node.child("Name"), node.child("Value")
+        if name is None or value is None or name.text() in used:
+            continue
+        words = value.raw.replace("\\\n", " ").strip("\"'").split()
+        if sum(_OVERRIDE.match(word) is not None for word in words) > 1:
+            found.setdefault(name.text(), node.location)
+    return found
+
+
 def _is_of_overrides(array: SyntaxNode) -> bool:
     return any(_OVERRIDE.match(element.raw) for element in array.children("Elems"))
 
