@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.sources.redact import ESCAPES, MASK, mask_secrets
 from harness.verdict.triage.log_record import logfmt_level, read_record
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+#: More bytes than a cut or mixed line has that are no UTF-8.
+CUT_BYTES = 3
 LOST_ESCAPES = re.compile("\N{REPLACEMENT CHARACTER}?\\[\\d{1,2}(?:;\\d{1,2}){0,3}m")
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 LEVELS = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL"
@@ -107,11 +111,20 @@ class LogLine:
 
 def plain(raw: bytes) -> str:
     """Bytes as text without terminal escapes; undecodable bytes are replaced."""
-    text = raw.decode("utf-8", "replace")
+    text = _decoded(raw)
     if "\x1b" in text:
         text = ESCAPES.sub("", text)
     # Copying from a terminal can lose the escape character itself.
     return LOST_ESCAPES.sub("", text) if "m" in text and "[" in text else text
+
+
+def _decoded(raw: bytes) -> str:
+    """The text of a line in UTF-8, or in the encoding of Chinese systems if UTF-8 has few letters of it."""
+    text = raw.decode("utf-8", "replace")
+    if text.count(REPLACEMENT) > CUT_BYTES:
+        with suppress(UnicodeDecodeError):
+            return raw.decode("gb18030")
+    return text
 
 
 def _without_bars(text: str) -> str:

@@ -105,6 +105,20 @@ def test_the_end_of_a_failed_job_is_a_failure(end, before):
     assert found.root is not None
 
 
+@pytest.mark.parametrize(
+    ("end", "fails"),
+    [("训练失败: 内存不足", True), ("错误: 无法加载模型", True), ("训练完成,没有错误", False)],
+)
+def test_lines_in_the_encoding_of_chinese_systems_are_read(end: str, fails: bool) -> None:
+    found = triage_text(STEPS.encode() + f"{end}\n".encode("gb18030"))
+    assert found.is_clean != fails
+    assert not fails or (found.root is not None and found.root.text == end)
+
+
+def test_a_line_that_was_cut_within_a_letter_stays_utf_8() -> None:
+    assert parse_line("训练失败".encode()[1:-1]).body.strip("\N{REPLACEMENT CHARACTER}") == "练失"
+
+
 FAILURE = "RuntimeError: NPU out of memory."
 RECORDS = [
     {"level": "error", "reason": FAILURE},
