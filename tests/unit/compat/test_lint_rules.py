@@ -316,7 +316,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={OVERLONG + "overlong_buffer_cfg.len": 4096}),
     ),
     "OVERLONG-LIMIT": (
-        change(o={OVERLONG + "max_resp_len": 4096, "data.max_response_length": 8192}),
+        change(
+            o={
+                OVERLONG + "overlong_buffer_cfg.enable": "True",
+                OVERLONG + "max_resp_len": 4096,
+                "data.max_response_length": 8192,
+            }
+        ),
         change(o={"data.max_response_length": 4096}),
     ),
     "COUNT-ZERO": (change(o={A + "ppo_mini_batch_size": 0}), change(o={A + "ppo_mini_batch_size": 128})),
