@@ -57,6 +57,8 @@ RAY_SUBMIT = ["ray", "job", "submit"]
 FIRST_ARGUMENT = re.compile(r"^(?:export )?(?P<name>[A-Za-z_]\w*)=\"?\$(?:1\b|\{1(?:\}|:?\?))", re.MULTILINE)
 ALL_ARGUMENTS = re.compile(r"(?<=\s)\"?(?:\$@|\$\{@\}|\$\*)\"?(?=\s|\Z)")
 MOVED_ARGUMENTS = re.compile(r"^\s*(?:shift|set\s+--)|[;&]\s*shift", re.MULTILINE)
+#: `${!name}` and `eval` use variables whose names are not written out.
+HIDDEN_USES = re.compile(r"\$\{!|\beval\b|\bsource\b")
 #: Variables that every shell has.
 SHELL_NAMES = ("HOME", "PWD", "USER")
 _REFERENCE = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*)(?![\w.:])\}?")
@@ -274,8 +276,7 @@ def _missing_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
 
 def _unpassed_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
     """Arrays of overrides that no command gets."""
-    # `${!name}` and `eval` use variables whose names are not written out.
-    hidden = re.search(r"\$\{!|\beval\b|\bsource\b", evaluator.text)
+    hidden = HIDDEN_USES.search(evaluator.text)
     missing = [name for name in evaluator.used_arrays if name not in evaluator.assigned_names]
     for name, where in evaluator.unpassed_arrays.items() if not hidden else ():
         if nearest_word(name, missing):
@@ -287,7 +288,7 @@ def _unpassed_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
 
 def _unused_texts(evaluator: Evaluator) -> Iterator[ScriptNote]:
     """Variables with overrides, as `ARGS="a.b=1 c.d=2"`, that no command gets."""
-    hidden = re.search(r"\$\{!|\beval\b|\bsource\b", evaluator.text)
+    hidden = HIDDEN_USES.search(evaluator.text)
     for name, where in evaluator.unused_texts.items() if not hidden else ():
         if name not in evaluator.exported_names:
             text = f"no command gets the overrides in the variable `{name}`"

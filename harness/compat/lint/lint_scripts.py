@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -19,10 +16,10 @@ from harness.compat.lint.lint_check import lint_job, sorted_findings
 from harness.compat.lint.lint_measurements import LintResult, ScriptNote
 from harness.compat.lint.own_programs import with_own_programs
 from harness.errors import InputError, Location
+from harness.forked_pool import ForkedPool, fork_workers
 from harness.sources.tree import Tree
 
 PARALLEL_FROM = 4
-MAX_WORKERS = 8
 
 
 def lint_script(
@@ -119,31 +116,18 @@ class _ScriptSet:
         """The findings of each script. Forked processes share what was read of verl for the first one."""
         first = [self.result(index) for index in range(len(self.scripts))[:1]]
         others = range(1, len(self.scripts))
-        workers = min(os.cpu_count() or 1, MAX_WORKERS)
-        can_fork = "fork" in multiprocessing.get_all_start_methods()
-        if len(others) < PARALLEL_FROM or workers == 1 or not can_fork:
+        workers = fork_workers()
+        if len(others) < PARALLEL_FROM or workers == 1:
             return first + list(map(self.result, others))
-        context = multiprocessing.get_context("fork")
-        with ProcessPoolExecutor(workers, context, _inherit, (self,)) as pool:
-            try:
-                return first + list(pool.map(_inherited_result, others))
-            except BrokenProcessPool:
-                # A process was killed, for instance because memory was short. One alone needs less.
-                return first + list(map(self.result, others))
-
-
-#: In a worker: the scripts that it was forked with.
-_inherited: list[_ScriptSet] = []
-
-
-def _inherit(scripts: _ScriptSet) -> None:
-    # Searching the syntax trees of verl for garbage after each script takes longer than composing it.
-    gc.freeze()
-    _inherited.append(scripts)
-
-
-def _inherited_result(index: int) -> LintResult:
-    return _inherited[0].result(index)
+        pool = ForkedPool(self, workers, collects=True)
+        try:
+            calls = [pool.submit(_ScriptSet.result, index) for index in others]
+            return first + [call.result() for call in calls]
+        except BrokenProcessPool:
+            # A process was killed, for instance because memory was short. One alone needs less.
+            return first + list(map(self.result, others))
+        finally:
+            pool.close()
 
 
 def shell_scripts(folder: Path) -> list[Path]:

@@ -254,9 +254,9 @@ class LegacyInTrainer(LegacyActor):
         return _batch_of({}, self.metrics)
 
 
-def _batch_of(tensors: dict[str, Any], metrics: dict[str, list[float]] | None = None) -> Any:
+def _batch_of(tensors: Tensors, metrics: dict[str, list[float]] | None = None) -> Any:
     batch: Any = import_module("verl").DataProto
-    return batch.from_single_dict(tensors, meta_info={"metrics": metrics or {}})
+    return batch.from_single_dict(dict(tensors), meta_info={"metrics": metrics or {}})
 
 
 def passes_nested_tensors() -> bool:

@@ -6,16 +6,14 @@ them.
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from harness.forked_pool import ForkedPool, fork_workers
 from harness.report.formats.csv_export import row_lines
 from harness.report.formats.feed import FeedItem, row_events
 from harness.report.formats.json_export import cell_line
@@ -26,7 +24,6 @@ from harness.report.pages.page_templates import PageWriter
 from harness.report.publish.remembered_runs import RowHistories, RowHistory, run_ids
 
 PARALLEL_FROM = 2_000
-MAX_WORKERS = 8
 
 
 class RowTexts(NamedTuple):
@@ -76,6 +73,10 @@ class RowRenderer:
         texts = [self.render(row) for row in rows]
         return RenderedRows(texts=texts, names=self.writer.names[known:])
 
+    def render_part(self, first: int, last: int) -> RenderedRows:
+        """Render these rows of the model."""
+        return self.render_all(self._model.rows[first:last])
+
 
 def render_rows(model: ReportModel, folder: Path, rows: Sequence[ReportRow] | None = None) -> RenderedRows:
     """Write the pages of cells below `folder` in this process."""
@@ -92,24 +93,21 @@ class RowsInBackground:
     def __init__(self, model: ReportModel, folder: Path, workers: int | None = None) -> None:
         self._model = model
         self._folder = folder
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: ForkedPool[RowRenderer] | None = None
         self._parts: list[Future[RenderedRows]] = []
         #: The files of the first row, which the workers take as written.
         self._first: list[str] = []
         if workers is None:
-            workers = min(os.cpu_count() or 1, MAX_WORKERS) if len(model.rows) >= PARALLEL_FROM else 1
-        if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
-            context = multiprocessing.get_context("fork")
+            workers = fork_workers() if len(model.rows) >= PARALLEL_FROM else 1
+        if workers > 1:
             # Used here, so that the workers inherit the compiled templates and the imported checks.
             renderer = RowRenderer(model, folder)
             self._first = renderer.render_all(model.rows[:1]).names
-            self._pool = ProcessPoolExecutor(
-                workers, mp_context=context, initializer=_inherit, initargs=(model, renderer)
-            )
+            self._pool = ForkedPool(renderer, workers, collects=False)
             # More parts than workers, so that all workers end at about the same time.
             size = -(-len(model.rows) // (workers * 4))
             self._parts = [
-                self._pool.submit(_inherited_rows, first, first + size)
+                self._pool.submit(RowRenderer.render_part, first, first + size)
                 for first in range(0, len(model.rows), size)
             ]
 
@@ -120,7 +118,7 @@ class RowsInBackground:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.close()
 
     def result(self) -> RenderedRows:
         """All rows, in order; OSError when a file could not be written."""
@@ -133,20 +131,3 @@ class RowsInBackground:
             whole.names += rendered.names
         whole.names = list(dict.fromkeys(whole.names))
         return whole
-
-
-#: In a worker: the model that it was forked with, and the renderer of its rows.
-_inherited: list[tuple[ReportModel, RowRenderer]] = []
-
-
-def _inherit(model: ReportModel, renderer: RowRenderer) -> None:
-    # Without this, searching the inherited objects for garbage took as long as rendering, and copied the
-    # memory that the processes share.
-    gc.freeze()
-    gc.disable()
-    _inherited.append((model, renderer))
-
-
-def _inherited_rows(first: int, last: int) -> RenderedRows:
-    model, renderer = _inherited[0]
-    return renderer.render_all(model.rows[first:last])

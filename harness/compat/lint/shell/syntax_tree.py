@@ -76,10 +76,12 @@ class ScriptText:
 class SyntaxNode:
     """A node of shfmt's typed tree. script: the text that the tree was made of."""
 
-    __slots__ = ("_data", "_script")
+    __slots__ = ("_data", "_order", "_script")
 
     def __init__(self, data: Mapping[str, JsonValue], script: ScriptText) -> None:
         self._data, self._script = data, script
+        #: What was found below this node, once all of it was asked for.
+        self._order: Sequence[Mapping[str, JsonValue]] | None = None
 
     @property
     def kind(self) -> str:
@@ -142,10 +144,15 @@ class SyntaxNode:
         return [SyntaxNode(item, self._script) for item in value if isinstance(item, dict)]
 
     def descendants(self) -> Iterator[SyntaxNode]:
-        """This node and all below it, parents before their children."""
+        """This node and all below it, parents before their children. A script is surveyed several times."""
+        if self._order is not None:
+            yield from (SyntaxNode(data, self._script) for data in self._order)
+            return
+        order: list[Mapping[str, JsonValue]] = []
         waiting: list[Mapping[str, JsonValue]] = [self._data]
         while waiting:
             data = waiting.pop()
+            order.append(data)
             yield SyntaxNode(data, self._script)
             below: list[Mapping[str, JsonValue]] = []
             for value in data.values():
@@ -155,6 +162,7 @@ class SyntaxNode:
                 elif isinstance(value, list):
                     below += [one for one in value if isinstance(one, dict)]
             waiting += reversed(below)
+        self._order = order
 
 
 def parse_bash(text: str, file: str, place: Location | None = None) -> SyntaxNode:
