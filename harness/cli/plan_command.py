@@ -171,13 +171,14 @@ def _lines(plan: Plan, known: PlanHistory, estimates: PlanEstimates) -> list[str
     lines = []
     for cell_id, entries in by_cell.items():
         planned = [_mark(entry.check, entry.key in known.outcomes) for entry in entries if entry.key]
-        left_out = Counter(entry.skip.reason for entry in entries if entry.skip)
-        tail = "; ".join(f"{count} not run: {reason}" for reason, count in left_out.items())
+        left_out = len(entries) - len(planned)
         cost = str(estimates.cells[cell_id])
         lines.append(
             f"{cell_id:<{width}}  {' '.join(planned)}{'  [' + cost + ']' if cost else ''}"
-            f"{'  (' + tail + ')' if tail else ''}"
+            f"{f'  ({left_out} not run)' if left_out else ''}"
         )
+    reasons = Counter(entry.skip.reason for entry in plan.entries if entry.skip)
+    lines.extend(f"not run: {count} x {reason}" for reason, count in reasons.most_common())
     todo = [task for key, task in plan.tasks.items() if key not in known.outcomes]
     planned_checks = sum(bool(entry.key) for entry in plan.entries)
     lines.append(

@@ -93,6 +93,16 @@ def test_nothing_differs_from_the_commit_that_is_checked_out(command):
     assert "unchanged, proved by their keys" in out
 
 
+def test_a_reason_why_checks_are_not_run_is_printed_once_for_all_cells(command):
+    _, out, _ = command("plan")
+    cells = [line for line in out.splitlines() if line.endswith(" not run)")]
+    reasons = [line.partition(" x ")[2] for line in out.splitlines() if line.startswith("not run: ")]
+    assert len(cells) > 1
+    assert "the cell has no recipe" in reasons
+    assert len(reasons) == len(set(reasons))
+    assert not any("the cell has no recipe" in line for line in cells)
+
+
 def test_several_globs_and_checks_are_named_with_commas_and_one_that_matches_nothing_is_said(command):
     code, out, _ = command(
         "plan", "--only", "verl-0-6-1-*,verl-0-9-9*", "--check", "npu-ops,patches", "--json"
