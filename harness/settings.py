@@ -21,6 +21,8 @@ FILE_NAME = "npu-matrix.toml"
 MATRIX_FILE = "matrix.yaml"
 #: The origin of the matrix of this project, where the user has none.
 SHIPPED = "shipped with npu-matrix"
+#: As `matrix` in npu-matrix.toml: the matrix of the installed npu-matrix, wherever that is.
+SHIPPED_MATRIX = "npu-matrix:"
 #: The variable with the memory limit of a cell.
 MEMORY_VARIABLE = "NPU_MATRIX_CELL_MEMORY"
 #: The variable with the name of this machine.
@@ -222,7 +224,9 @@ class Settings:
 
     def with_shipped_matrix(self) -> Settings:
         """The settings with the matrix of this project, from anywhere."""
-        matrix = SettingValue(name="matrix", value=str(shipped_file(MATRIX_FILE)), origin=SHIPPED)
+        named = self.values["matrix"]
+        origin = f"{SHIPPED}, as {named.origin} says" if named.value == SHIPPED_MATRIX else SHIPPED
+        matrix = SettingValue(name="matrix", value=str(shipped_file(MATRIX_FILE)), origin=origin)
         return Settings({**self.values, "matrix": matrix}, self.root)
 
     @property
@@ -233,7 +237,12 @@ class Settings:
     @property
     def has_own_matrix(self) -> bool:
         """Whether the matrix is not the shipped one that stands in where this folder has none."""
-        return self.values["matrix"].origin != SHIPPED
+        return not self.values["matrix"].origin.startswith(SHIPPED)
+
+    @property
+    def run_command(self) -> str:
+        """The command that runs checks in this folder; `npu-matrix run` refuses one that names no matrix."""
+        return "npu-matrix demo --folder ." if self.values["matrix"].origin == SHIPPED else "npu-matrix run"
 
     @property
     def patches(self) -> Path:
@@ -321,7 +330,12 @@ class Settings:
 
 
 def find_root(start: Path) -> Path:
-    """The nearest of `start` and its parents with a matrix.yaml, else `start`."""
+    """`start` if its settings name a matrix, else the nearest of it and its parents with a matrix.yaml.
+
+    `start` where there is none.
+    """
+    if "matrix" in _read_file(start / FILE_NAME):
+        return start
     for folder in (start, *start.parents):
         if (folder / MATRIX_FILE).is_file():
             return folder
@@ -350,7 +364,8 @@ def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], r
             values[option.name] = SettingValue(name=option.name, value=option.default, origin="default")
         if values[option.name].origin != str(file):
             _require_usable(option, values[option.name].value, why=f"set by {values[option.name].origin}")
-    return Settings(values, root)
+    settings = Settings(values, root)
+    return settings.with_shipped_matrix() if settings["matrix"] == SHIPPED_MATRIX else settings
 
 
 def _require_usable(option: Option, value: str, where: Location | None = None, why: str = "") -> None:

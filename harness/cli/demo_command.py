@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from harness.cli.selection_options import check_option, only_option
 from harness.errors import InputError, Location
-from harness.settings import MATRIX_FILE, Settings
+from harness.settings import FILE_NAME, MATRIX_FILE, SHIPPED_MATRIX, Settings
+
+#: Without it, the commands that the report prints would find no matrix in the folder of the demo.
+DEMO_SETTINGS = f'''# Written by `npu-matrix demo`: the matrix of the installed npu-matrix.
+matrix = "{SHIPPED_MATRIX}"
+'''
 
 
 @click.command(
@@ -29,8 +35,8 @@ from harness.settings import MATRIX_FILE, Settings
 def command(ctx: click.Context, /, folder: Path, only: tuple[str, ...], checks: tuple[str, ...]) -> int:
     """Run the default profile of the shipped matrix, and write the report to FOLDER/reports.
 
-    Needs no checkout, no matrix.yaml and no NPU. The same command resumes an interrupted run. For your own
-    repository, use `npu-matrix init`.
+    Needs no checkout, no matrix.yaml and no NPU. The same command resumes an interrupted run; other commands,
+    such as `lock`, `status` and `run --fresh`, work in FOLDER. For your own repository, use `npu-matrix init`.
     """
     from harness.cli.run_command import command as run
 
@@ -45,6 +51,11 @@ def command(ctx: click.Context, /, folder: Path, only: tuple[str, ...], checks: 
             fix="use `npu-matrix run` there, or another --folder for the demo",
         )
     place.mkdir(parents=True, exist_ok=True)
+    if not (place / FILE_NAME).exists():
+        (place / FILE_NAME).write_text(DEMO_SETTINGS)
     ctx.obj = Settings(settings.values, place).with_shipped_matrix()
     code: int = ctx.invoke(run, only=only, checks=checks)
+    click.echo(
+        f"Run the commands that are printed here and in the report in this folder: cd {shlex.quote(str(place))}"
+    )
     return code

@@ -90,6 +90,15 @@ def test_the_demo_runs_from_anywhere(installed: InstalledWheel, tmp_path: Path) 
     assert "exit 0" in done.stdout
     assert (tmp_path / "npu-matrix-demo/reports/index.html").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["npu-matrix-demo"]
+    # Commands that the demo and its report print work in its folder, and reuse what it stored.
+    folder = tmp_path / "npu-matrix-demo"
+    again = installed.run("run", "--only", "verl-0-6-1-sim*", "--check", "resolve,patches,api", cwd=folder)
+    assert "0 executed" in again.stdout
+    plan = installed.run("plan", "--only", "verl-0-6-1-sim*", cwd=folder).stdout
+    cell = next(word for word in plan.split() if word.startswith("verl-0-6-1-sim"))
+    assert "torch==" in installed.run("lock", cell, cwd=folder).stdout
+    refused = installed.run("lock", cell, cwd=tmp_path, code=3)
+    assert f"npu-matrix demo --folder . --only {cell} --check resolve" in refused.stderr
     (tmp_path / "own").mkdir()
     (tmp_path / "own/matrix.yaml").write_text("format: 1\n")
     assert "matrix.yaml of its own" in installed.run("demo", "--folder", "own", cwd=tmp_path, code=2).stderr

@@ -41,7 +41,7 @@ def stored_resolution(settings: Settings, name: str) -> ResolveMeasured:
         raise NothingSelectedError(
             f"{cell.id} was not resolved",
             why="the versions of its packages are unknown",
-            fix=_command(cell),
+            fix=_command(settings, cell),
         )
     return RESOLVE_FORMAT.read(outcome.measurements)
 
@@ -60,13 +60,13 @@ def _resolve_outcome(settings: Settings, ledger: Ledger, name: str) -> tuple[Cel
         raise NothingSelectedError(
             f"{cell.id} has not been resolved with its current pins",
             why="the versions of its packages are unknown",
-            fix=_command(cell),
+            fix=_command(settings, cell),
         )
     return cell, context, outcome
 
 
-def _command(cell: Cell) -> str:
-    return f"npu-matrix run --only {cell.id} --check resolve"
+def _command(settings: Settings, cell: Cell) -> str:
+    return f"{settings.run_command} --only {cell.id} --check resolve"
 
 
 def lock_of_cell(settings: Settings, name: str, base_digest: str, registry: str = "") -> CellLock:
@@ -84,7 +84,7 @@ def lock_of_cell(settings: Settings, name: str, base_digest: str, registry: str 
             raise NothingSelectedError(
                 f"{cell.id} has no lock",
                 why=" ".join(judgement.reasons),
-                fix=f"{advice}, then {_command(cell)}",
+                fix=f"{advice}, then {_command(settings, cell)}",
             )
         text = ledger.artifacts.get(ref).read_text("utf-8")
     facets = facet_values(cell, FACETS, facet_inputs(settings, context.matrix))

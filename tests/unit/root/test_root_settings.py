@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.demo_command import DEMO_SETTINGS
 from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError, caused_by
-from harness.settings import OPTIONS, load_settings
+from harness.settings import OPTIONS, find_root, load_settings
 
 
 def settings(tmp_path: Path, flags=None, environ=None, file: str | None = None):
@@ -169,3 +170,20 @@ def test_what_cells_read_goes_into_their_environment_with_absolute_paths(tmp_pat
         "NPU_MATRIX_MIRRORS": str(tmp_path / "clones"),
         "NPU_MATRIX_CELL_MEMORY": "16g",
     }
+
+
+def test_a_folder_of_a_demo_uses_the_installed_matrix_also_below_a_checkout(tmp_path):
+    (tmp_path / "matrix.yaml").write_text("format: 1\n")
+    demo = tmp_path / "demo"
+    demo.mkdir()
+    assert find_root(demo) == tmp_path
+    found = settings(demo, file=DEMO_SETTINGS)
+    assert find_root(demo) == demo
+    assert found.uses_shipped_matrix
+    assert not found.has_own_matrix
+    assert not found.lacks_matrix
+    assert found.run_command == "npu-matrix run"
+
+
+def test_a_folder_without_a_matrix_is_told_the_command_that_works_there(tmp_path):
+    assert settings(tmp_path).with_shipped_matrix().run_command == "npu-matrix demo --folder ."
