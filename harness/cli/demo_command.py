@@ -12,9 +12,9 @@ from harness.errors import InputError, Location
 from harness.settings import FILE_NAME, MATRIX_FILE, SHIPPED_MATRIX, Settings
 
 #: Without it, the commands that the report prints would find no matrix in the folder of the demo.
-DEMO_SETTINGS = f'''# Written by `npu-matrix demo`: the matrix of the installed npu-matrix.
+DEMO_SETTINGS = f"""# Written by `npu-matrix demo`: the matrix of the installed npu-matrix.
 matrix = "{SHIPPED_MATRIX}"
-'''
+"""
 
 
 @click.command(
@@ -35,8 +35,8 @@ matrix = "{SHIPPED_MATRIX}"
 def command(ctx: click.Context, /, folder: Path, only: tuple[str, ...], checks: tuple[str, ...]) -> int:
     """Run the default profile of the shipped matrix, and write the report to FOLDER/reports.
 
-    Needs no checkout, no matrix.yaml and no NPU. The same command resumes an interrupted run; other commands,
-    such as `lock`, `status` and `run --fresh`, work in FOLDER. For your own repository, use `npu-matrix init`.
+    Needs no checkout, no matrix.yaml and no NPU. The same command resumes an interrupted run; other
+    commands, such as `lock` and `run --fresh`, work in FOLDER. For your own repository: `npu-matrix init`.
     """
     from harness.cli.run_command import command as run
 
@@ -56,6 +56,6 @@ def command(ctx: click.Context, /, folder: Path, only: tuple[str, ...], checks: 
     ctx.obj = Settings(settings.values, place).with_shipped_matrix()
     code: int = ctx.invoke(run, only=only, checks=checks)
     click.echo(
-        f"Run the commands that are printed here and in the report in this folder: cd {shlex.quote(str(place))}"
+        f"Commands printed here and in the report work in the folder of the demo: cd {shlex.quote(str(place))}"
     )
     return code
