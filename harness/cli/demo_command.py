@@ -56,6 +56,6 @@ def command(ctx: click.Context, /, folder: Path, only: tuple[str, ...], checks: 
     ctx.obj = Settings(settings.values, place).with_shipped_matrix()
     code: int = ctx.invoke(run, only=only, checks=checks)
     click.echo(
-        f"Commands printed here and in the report work in the folder of the demo: cd {shlex.quote(str(place))}"
+        f"Commands that are printed here and in the report work in this folder: cd {shlex.quote(str(place))}"
     )
     return code
