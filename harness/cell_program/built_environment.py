@@ -213,7 +213,8 @@ class EnvironmentBuilt(EnvironmentLocation):
     remove it. seconds: duration of each step. libraries: the libraries of this host that it uses. For an NPU
     they are in `files` too, which `cleanup` removes. toolkit: variable -> folder of CANN on this host that it
     selects, without symbolic links; empty for other devices. differences: how an environment that was found
-    differs from the cell, one sentence for each; None for one that was built.
+    differs from the cell, one sentence for each; None for one that was built. deviations: path -> SHA-256 of
+    the files of an environment that was found which neither a RECORD nor a commit describes.
     """
 
     built: Literal[True] = True
@@ -231,6 +232,7 @@ class EnvironmentBuilt(EnvironmentLocation):
     libraries: VerifiedFiles | None = None
     toolkit: Mapping[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] | None = None
+    deviations: Mapping[str, str] = field(default_factory=dict)
 
 
 def modules_to_import(packages: Collection[str], device: str) -> list[str]:

@@ -23,6 +23,7 @@ from harness.builds.installed.found_python import (
     found_python,
     named_packages,
     read_found,
+    why_other,
 )
 from harness.cell_program.built_environment import (
     EnvironmentBuilt,
@@ -35,7 +36,7 @@ from harness.cell_program.built_environment import (
 from harness.check import TaskContext
 from harness.devices.sim.runtime_build.stand_in_cann import install_runtime
 from harness.digest import digest_json
-from harness.errors import InfrastructureError
+from harness.errors import InfrastructureError, Location
 from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
 from harness.measurements import read_shape
 from harness.outcome import Measured
@@ -47,6 +48,14 @@ def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
     """Compare the environment with the cell, and probe it."""
     device = read_cell_device(ctx.facets["device"])
     found = read_found(found_python(os.environ))
+    if found.identity != device.found:
+        # The key names the environment for which the run was planned.
+        raise InfrastructureError(
+            "the environment has changed since this run began",
+            where=Location(found.prefix),
+            why="packages were installed, or their files were edited, added or removed",
+            fix="run again: the next run reads the environment as it is then",
+        )
     pins = read_shape(PinsFacet, ctx.facets["pins"])
     platform = read_shape(PlatformFacet, ctx.facets["platform"])
     expected = {name: found.packages[name].version for name in named_packages(pins) if name in found.packages}
@@ -72,6 +81,7 @@ def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
         seconds={},
         toolkit=selected_toolkit(os.environ),
         differences=tuple(differences),
+        deviations=found.deviations,
     )
     identity = {"found": found.identity, "toolkit": digest_json(dict(measured.toolkit))}
     (ctx.workdir / IDENTITY).write_text(json.dumps(identity, indent=1), "utf-8")
@@ -84,8 +94,7 @@ def holds(measurements: EnvironmentBuilt) -> str:
     """Why an environment can no longer be used as it was found, or ""."""
     if not Path(measurements.python).exists():
         return f"{measurements.python} is gone"
-    found = read_found(measurements.python).identity
-    return "" if found == measurements.digest else "other packages are installed now"
+    return why_other(read_found(measurements.python), measurements.digest, measurements.deviations)
 
 
 def _probe(ctx: TaskContext, location: EnvironmentLocation, expected: Mapping[str, str]) -> EnvironmentProbe:

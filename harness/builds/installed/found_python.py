@@ -11,6 +11,7 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from harness.builds.installed.file_manifest import path_list
 from harness.cell_program.found_packages import ANSWER
 from harness.digest import digest_json
 from harness.errors import InfrastructureError, InputError
@@ -44,6 +45,7 @@ class FoundPython:
     """An interpreter with what it has installed, by normalised names.
 
     elsewhere: name -> folder of PYTHONPATH or of the user's site, from which checks import nothing.
+    deviations: path -> SHA-256 of each file that neither a RECORD nor a commit describes; "" if missing.
     """
 
     python: str
@@ -52,11 +54,15 @@ class FoundPython:
     site_packages: str
     packages: Mapping[str, FoundPackage]
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    deviations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
-        """Digest of the packages, part of the keys of cells that are used as found."""
-        return digest_json({"version": self.version, "packages": dict(self.packages)})
+        """Digest of the packages and their files, part of the keys of cells that are used as found."""
+        deviations = dict(self.deviations)
+        return digest_json(
+            {"version": self.version, "packages": dict(self.packages), "deviations": deviations}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +74,7 @@ class _Facts:
     site_packages: str
     packages: Mapping[str, FoundPackage]
     elsewhere: Mapping[str, str]
+    deviations: Mapping[str, str]
 
 
 def found_python(environ: Mapping[str, str]) -> str:
@@ -93,7 +100,19 @@ def read_found(python: str) -> FoundPython:
         site_packages=facts.site_packages,
         packages=facts.packages,
         elsewhere=facts.elsewhere,
+        deviations=facts.deviations,
     )
+
+
+def why_other(found: FoundPython, identity: str, deviations: Mapping[str, str]) -> str:
+    """How an environment differs from the one that had this identity and these deviations, or ""."""
+    if found.identity == identity:
+        return ""
+    now = found.deviations
+    edited = sorted(path for path in now.keys() | deviations if now.get(path) != deviations.get(path))
+    if not edited:
+        return "other packages are installed now"
+    return f"these files were edited, added or removed since it was read: {path_list(edited)}"
 
 
 def changed_files(found: FoundPython, names: Sequence[str]) -> list[str]:

@@ -19,10 +19,20 @@ from harness.builds.installed.file_manifest import (
     read_manifest,
     read_states,
 )
-from harness.cell_program.built_environment import VerifiedFiles, environment_location, is_built
-from harness.errors import InfrastructureError, InterruptedRunError
+from harness.builds.installed.found_python import read_found, why_other
+from harness.cell_program.built_environment import (
+    EnvironmentBuilt,
+    VerifiedFiles,
+    environment_location,
+    is_built,
+)
+from harness.errors import InfrastructureError, InterruptedRunError, Location
+from harness.measurements import read_shape
+from harness.outcome import Outcome
 from harness.run.jobs.task_context import ENVIRONMENT, RunContext
 
+_FOUND_BEFORE = "the environment has changed since it was read"
+_FOUND_MEANWHILE = "the environment changed while the task ran"
 _BUILT_AGAIN = "the environment is built again before the next task uses it"
 
 
@@ -34,6 +44,10 @@ def environment_unchanged(context: RunContext) -> Iterator[None]:
     a task that does not run in an environment with files on this host.
     """
     environment = context.inputs.get(ENVIRONMENT)
+    if environment and (found := _found(environment)) is not None:
+        with _unchanged_as_found(found):
+            yield
+        return
     files = environment_location(environment).files if environment and is_built(environment) else None
     if files is None:
         yield
@@ -53,6 +67,37 @@ def environment_unchanged(context: RunContext) -> Iterator[None]:
         _require_unchanged(manifest, files, before)
         raise
     _require_unchanged(manifest, files, before)
+
+
+@contextlib.contextmanager
+def _unchanged_as_found(found: EnvironmentBuilt) -> Iterator[None]:
+    _require_as_found(found, _FOUND_BEFORE)
+    try:
+        yield
+    except InterruptedRunError:
+        raise
+    except BaseException:
+        _require_as_found(found, _FOUND_MEANWHILE)
+        raise
+    _require_as_found(found, _FOUND_MEANWHILE)
+
+
+def _found(environment: Outcome) -> EnvironmentBuilt | None:
+    """The environment, if it is one that was found and not one that was built."""
+    if environment.measurements.get("differences") is None:
+        return None
+    return read_shape(EnvironmentBuilt, environment.measurements)
+
+
+def _require_as_found(environment: EnvironmentBuilt, what: str) -> None:
+    why = why_other(read_found(environment.python), environment.digest, environment.deviations)
+    if why:
+        raise InfrastructureError(
+            what,
+            where=Location(environment.prefix),
+            why=why,
+            fix="undo or keep the edits and run again: the next run has its own outcomes for what it finds",
+        )
 
 
 def _require_unchanged(manifest: FileManifest, files: VerifiedFiles, before: States) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -14,6 +17,7 @@ from run_fakes import make_check, make_task, outcome_of
 
 from harness.builds.cell.environment_files import store_manifest
 from harness.builds.installed.file_manifest import WatchedFolder, classify_changes, make_manifest, read_states
+from harness.builds.installed.found_python import read_found
 from harness.cell_program.built_environment import ENVIRONMENT_FORMAT
 from harness.check import TaskContext
 from harness.errors import InfrastructureError
@@ -160,6 +164,50 @@ def test_a_task_whose_environment_was_built_again_has_no_outcome(
 
     outcome = execute(job(passing(build_again), environment), site)
     assert "removed or built again" in (outcome.failure.message if outcome.failure else "")
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> tuple[Path, Outcome]:
+    """A file in an environment that somebody made, and the outcome of `environment` with the engine `found`."""
+    prefix = tmp_path / "theirs"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True)
+    read = read_found(str(prefix / "bin" / "python"))
+    core = Path(read.site_packages) / "core.py"
+    core.write_text("ANSWER = 1\n")
+    read = read_found(read.python)
+    built = replace(
+        environment_built(prefix=str(prefix), runtime="", files=None),
+        python=read.python,
+        digest=read.identity,
+        differences=(),
+        deviations=read.deviations,
+    )
+    return core, outcome_of(ENVIRONMENT, measurements=ENVIRONMENT_FORMAT.write(built))
+
+
+def test_a_task_does_not_start_in_a_found_environment_that_was_edited(
+    site: JobSite, found: tuple[Path, Outcome]
+) -> None:
+    core, environment = found
+    started: list[str] = []
+    assert execute(job(passing(lambda: started.append("it")), environment), site).state is State.COMPLETED
+    core.write_text("ANSWER = 7\n")
+    outcome = execute(job(passing(lambda: started.append("again")), environment), site)
+    assert started == ["it"]
+    assert outcome.failure is not None
+    assert str(core) in outcome.failure.message
+    assert "run again" in outcome.failure.fix
+
+
+def test_an_edit_of_a_found_environment_while_a_task_runs_is_told(
+    site: JobSite, found: tuple[Path, Outcome]
+) -> None:
+    core, environment = found
+    outcome = execute(job(passing(lambda: core.write_text("ANSWER = 7\n")), environment), site)
+    assert outcome.state is State.ERROR
+    assert outcome.failure is not None
+    assert "changed while the task ran" in outcome.failure.message
+    assert str(core) in outcome.failure.message
 
 
 def test_what_others_store_next_to_the_standard_library_does_not_matter(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +22,7 @@ from harness.builds.installed.found_python import (
     compared,
     found_python,
     read_found,
+    why_other,
 )
 from harness.cell_program.built_environment import (
     CellDevice,
@@ -118,6 +122,90 @@ def test_a_changed_file_is_named_and_changes_the_identity(tmp_path: Path) -> Non
     assert found.identity != empty.identity
     (said,) = changed_files(found, ["one", "absent"])
     assert said == "Files of one are not those that were published: one.py."
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+def put_package(site: Path, name: str, text: str) -> Path:
+    """A package with one module, installed as an installer does it."""
+    (site / f"{name}-1.0.dist-info").mkdir(parents=True)
+    (site / f"{name}.py").write_text(text)
+    metadata = site / f"{name}-1.0.dist-info" / "METADATA"
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    rows = []
+    for file in (site / f"{name}.py", metadata):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).decode().rstrip("=")
+        rows.append(f"{file.relative_to(site)},sha256={digest},{file.stat().st_size}\n")
+    (metadata.parent / "RECORD").write_text("".join(rows) + f"{metadata.parent.name}/RECORD,,\n")
+    return site / f"{name}.py"
+
+
+def test_an_edit_after_the_installation_changes_the_identity(image: Path) -> None:
+    """Else outcomes of the environment before the edit count for the one after it."""
+    site = site_of(image)
+    module = put_package(site, "one", "x = 1\n")
+    installed = read_found(str(image))
+    assert dict(installed.deviations) == {}
+    later = module.stat().st_mtime + 10
+    module.write_text("x = 2\n")
+    os.utime(module, (later, later))
+    edited = read_found(str(image))
+    assert list(edited.deviations) == [str(module)]
+    assert str(module) in why_other(edited, installed.identity, installed.deviations)
+    module.write_text("x = 3\n")
+    os.utime(module, (later, later))
+    again = read_found(str(image))
+    assert len({installed.identity, edited.identity, again.identity}) == 3
+    module.write_text("x = 1\n")
+    assert read_found(str(image)).identity == installed.identity
+    module.unlink()
+    assert dict(read_found(str(image)).deviations) == {str(module): ""}
+
+
+def test_a_file_that_no_package_brought_changes_the_identity(image: Path) -> None:
+    site = site_of(image)
+    put_package(site, "one", "x = 1\n")
+    installed = read_found(str(image))
+    (site / "__pycache__").mkdir()
+    (site / "__pycache__" / "one.cpython-311.pyc").touch()
+    assert read_found(str(image)).identity == installed.identity
+    (site / "zz.pth").write_text("import sys\n")
+    assert list(read_found(str(image)).deviations) == [str(site / "zz.pth")]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_each_edit_of_a_checkout_is_another_identity(image: Path, tmp_path: Path, committed: bool) -> None:
+    """`pip install -e`: between two edits, neither RECORD nor the commit changes."""
+    checkout = tmp_path / "verl"
+    (checkout / "verl").mkdir(parents=True)
+    module = checkout / "verl" / "a.py"
+    module.write_text("x = 1\n")
+    if committed:
+        (checkout / ".gitignore").write_text("*.so\noutputs\n")
+        git(checkout, "init", "-q")
+        git(checkout, "add", ".")
+        git(checkout, "commit", "-qm", "one")
+    site = put_metadata(
+        site_of(image), "verl-1.0.dist-info", "Metadata-Version: 2.1\nName: verl\nVersion: 1.0\n"
+    )
+    url = json.dumps({"url": checkout.as_uri(), "dir_info": {"editable": True}})
+    (site / "verl-1.0.dist-info" / "direct_url.json").write_text(url)
+    seen = [read_found(str(image)).identity]
+    for text in ("x = 2\n", "x = 3\n"):
+        module.write_text(text)
+        found = read_found(str(image))
+        assert str(module) in found.deviations
+        seen.append(found.identity)
+    # Built in place, and ignored by git.
+    (checkout / "verl" / "kernel.so").write_bytes(b"\x7fELF")
+    seen.append(read_found(str(image)).identity)
+    assert len(set(seen)) == 4
+    (checkout / "outputs").mkdir()
+    (checkout / "outputs" / "checkpoint.bin").write_bytes(bytes(2 << 20))
+    assert read_found(str(image)).identity == seen[-1]
 
 
 @pytest.fixture
