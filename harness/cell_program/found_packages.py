@@ -29,6 +29,8 @@ from urllib.parse import unquote, urlsplit
 
 GIT_SECONDS = 30.0
 MOST_NAMED = 5
+# After the commit of a folder with changes that are not committed.
+CHANGED = "+changed"
 CACHE_FOLDER = "__pycache__"
 # Larger files of a checkout are data or results, if Python does not import them.
 LARGEST_SOURCE = 1 << 20
@@ -51,13 +53,17 @@ def facts() -> dict[str, object]:
             others.setdefault(name, []).append(one.version)
     for name, versions in others.items():
         packages[name]["others"] = sorted(versions)
+    deviations, owners = _deviations(sys.path)
+    for (name, folder), files in owners.items():
+        if files and folders.get(name) == folder:
+            packages[name]["changed"] = sorted(files)
     return {
         "version": platform.python_version(),
         "prefix": sys.prefix,
         "site_packages": sysconfig.get_paths()["purelib"],
         "packages": dict(sorted(packages.items())),
         "elsewhere": _elsewhere(),
-        "deviations": dict(sorted(_deviations(sys.path).items())),
+        "deviations": dict(sorted(deviations.items())),
     }
 
 
@@ -109,12 +115,12 @@ def _package(one: metadata.Distribution) -> dict[str, object]:
 
 
 def _commit(folder: str) -> str:
-    """The commit that is checked out in a folder, with `+changed` if tracked files differ; "" if unknown."""
+    """The commit that is checked out in a folder, with `CHANGED` if tracked files differ; "" if unknown."""
     commit = _git(folder, "rev-parse", "HEAD")
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     if commit is None or changed is None:
         return ""
-    return commit.strip() + ("+changed" if changed.strip() else "")
+    return commit.strip() + (CHANGED if changed.strip() else "")
 
 
 def _git(folder: str, *arguments: str) -> str | None:
@@ -131,8 +137,10 @@ def _git(folder: str, *arguments: str) -> str | None:
     return os.fsdecode(done.stdout)
 
 
-def _deviations(path: list[str]) -> dict[str, str]:
+def _deviations(path: list[str]) -> tuple[dict[str, str], dict[tuple[str, str], list[str]]]:
     """Path -> SHA-256 of the files that neither a RECORD nor a commit describes; "" for a missing file.
+
+    Also (package, its folder) -> those files that belong to it.
 
     These are files that were edited or added after the installation, and all files of packages without
     RECORD. Compiled modules are left out. A file with the size that RECORD states is read only if it is newer
@@ -141,8 +149,10 @@ def _deviations(path: list[str]) -> dict[str, str]:
     folders = {os.path.realpath(one) for one in path if os.path.basename(one).endswith("-packages")}  # noqa: PTH119
     present = {file: status for folder in folders for file, status in _files(folder)}
     found: dict[str, str] = {}
+    owners: dict[tuple[str, str], list[str]] = {}
     recorded: set[str] = set()
-    for _name, one, folder in _distributions(path):
+    for name, one, folder in _distributions(path):
+        own: dict[str, str] = {}
         rows, written = _record_of(one)
         for row in rows:
             file = os.path.normpath(os.path.join(os.path.realpath(folder), row[0]))  # noqa: PTH118
@@ -150,10 +160,12 @@ def _deviations(path: list[str]) -> dict[str, str]:
             if row[1] and _is_suspect(present.get(file) or _status(file), row, written):
                 digest = _digest(file)
                 if digest != row[1]:
-                    found[file] = digest
+                    own[file] = digest
         if source := _package(one).get("folder"):
-            found |= {file: _digest(file) for file in _uncommitted(str(source))}
-    return found | {file: _digest(file) for file in present.keys() - recorded}
+            own |= {file: _digest(file) for file in _uncommitted(str(source))}
+        found |= own
+        owners[name, folder] = list(own)
+    return found | {file: _digest(file) for file in present.keys() - recorded}, owners
 
 
 def _files(top: str) -> Iterator[tuple[str, os.stat_result]]:

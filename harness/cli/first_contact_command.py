@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from harness.devices.host.host_findings import HostFinding
     from harness.plan.tasks.task import Task
     from harness.workspace.execution.first_contact import ContactedCheck, ContactSummary
+    from harness.workspace.planning.open_plan import PlanContext
 
 #: Its outcomes are in a ledger of its own, which becomes the file.
 STATE = "npu-matrix-first-contact"
 MOST_SHOWN = 12
+#: Why a check did not end.
+LATE = "it was interrupted; the same command goes on"
+TIME_UP = "the time was up (--minutes {minutes}); the same command goes on, and reuses what it has built"
 EXIT_TEXTS = {
     EXIT_OK: "everything was measured and passed",
     EXIT_UNEXPECTED: "a check failed on this device: the file says which",
@@ -73,7 +77,7 @@ def command(
     """Measure a host with NPUs for the first time, and write one file that can be sent and merged.
 
     It shows what `doctor` finds, builds the newest row that this host can run (with `--engine found`: takes
-    what is installed, and changes nothing), and measures on the device:
+    what is installed, and changes nothing) and with which it reaches the device, and measures there:
     the constants that the numerics checks assume, a sample of operators against float64, collective
     operations between two cards, and the loss battery. Then it compares them with the predictions of the
     simulated device. The file has outcomes, logs and facts, without credentials; `npu-matrix ledger merge
@@ -81,7 +85,13 @@ def command(
     """
     from harness.cli.run_execution import execute_plan
     from harness.run.executors.executor import LocalExecutor
-    from harness.workspace.execution.first_contact import contacted, open_contact, summary_of
+    from harness.workspace.execution.first_contact import (
+        contact_cells,
+        contacted,
+        open_contact,
+        summary_of,
+        why_unmeasured,
+    )
     from harness.workspace.execution.run_setup import exclusive_run, local_site
     from harness.workspace.results.sent_ledger import write_sent_ledger
 
@@ -92,25 +102,31 @@ def command(
     settings = settings.overridden({"state": str(state), "reports": str(state / "report")})
     findings = _examine(settings)
     deadline = time.monotonic() + 60.0 * minutes
-    context = open_contact(settings, only)
-    (cell,) = context.plan.cells
-    click.echo(f"\nrow: {cell.id} ({cell.title})")
+    cells = contact_cells(settings, only)
+    passed_over: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         interrupted = stack.enter_context(exclusive_run(settings))
-        executor = LocalExecutor(local_site(settings, cards=context.host.usable_chips), settings.jobs)
-        stack.callback(executor.close)
-        result, _ = execute_plan(
-            context,
-            executor,
-            lambda: interrupted() or time.monotonic() > deadline,
-            rerun=frozenset(),
-            keep_going=True,
-            events=None,
-        )
-        in_time = time.monotonic() < deadline
+
+        def stopped() -> bool:
+            return interrupted() or time.monotonic() > deadline
+
+        for cell in cells:
+            context = open_contact(settings, cell)
+            _print_row(context)
+            executor = LocalExecutor(local_site(settings, cards=context.host.usable_chips), settings.jobs)
+            with contextlib.closing(executor):
+                result, _ = execute_plan(
+                    context, executor, stopped, rerun=frozenset(), keep_going=True, events=None
+                )
+            why = why_unmeasured(context, result)
+            if not why or stopped() or cell == cells[-1]:
+                break
+            passed_over[cell] = why
+            click.echo(f"\nthe device was not reached with this row, so the next one is tried: {why}")
+        late = LATE if interrupted() else TIME_UP.format(minutes=minutes)
         work = settings.path("state") / "predictions"
-        checks = contacted(context, result, work, predicted=predict and in_time)
-    summary = summary_of(context, checks, findings)
+        checks = contacted(context, result, work, predicted=predict and not stopped(), late=late)
+    summary = summary_of(context, checks, findings, passed_over)
     if key is not None:
         _sign(settings, key, context.plan.tasks.values())
     sent = write_sent_ledger(settings, summary, out)
@@ -129,6 +145,16 @@ def _examine(settings: Settings) -> tuple[HostFinding, ...]:
     findings = examine_this_host(settings)
     print_findings(findings)
     return findings
+
+
+def _print_row(context: PlanContext) -> None:
+    from harness.workspace.planning.found_cell import AS_FOUND
+
+    (cell,) = context.plan.cells
+    click.echo(f"\nrow: {cell.id} ({cell.title})")
+    if AS_FOUND in context.matrix.stacks and cell.id.startswith(AS_FOUND):
+        for note in context.matrix.stacks[AS_FOUND].notes:
+            click.echo(f"  {note}")
 
 
 def _sign(settings: Settings, key: Path, tasks: Iterable[Task]) -> None:

@@ -37,8 +37,8 @@ REMEDIES = {
 
 
 FOUND_REMEDY = (
-    "The environment is not changed. Choose the row that it is, or leave out --only: then the cell has the "
-    "versions that are installed."
+    "The environment is not changed. If --only names a row, choose the row that it is, or leave out --only: "
+    "then the cell has the versions that are installed. Install packages with changed files again."
 )
 
 

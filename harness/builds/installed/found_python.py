@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.builds.installed.file_manifest import path_list
-from harness.cell_program.found_packages import ANSWER
+from harness.cell_program.found_packages import ANSWER, CHANGED
 from harness.digest import digest_json
 from harness.errors import InfrastructureError, InputError
 from harness.matrix.cells.pins import required_package
@@ -31,6 +31,7 @@ class FoundPackage:
     """An installed package. commit: of its repository, "" if nothing states it. folder: of an editable one.
 
     record: digest of its RECORD. others: versions that further metadata of it in the same folder names.
+    changed: its files that neither its RECORD nor its commit describes.
     """
 
     version: str
@@ -38,6 +39,17 @@ class FoundPackage:
     commit: str = ""
     folder: str = ""
     others: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    @property
+    def why_unidentified(self) -> str:
+        """Why its version and commit do not tell what is installed, or ""."""
+        if self.folder and not self.commit:
+            return f"is installed from the folder {self.folder}, of which nothing states the commit"
+        if self.changed:
+            files = path_list(self.changed)
+            return f"has files that neither its RECORD nor its commit describes: {files}"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +177,7 @@ def _source_difference(package: FoundPackage | None, source: PinnedSource) -> st
             f"{source.package} {package.version} is installed, and nothing states its commit; the cell has "
             f"{source.commit[:12]}."
         )
-    if not package.commit.startswith(source.commit) or package.commit.endswith("+changed"):
+    if not package.commit.startswith(source.commit) or package.commit.endswith(CHANGED):
         return f"{source.package} is installed from {package.commit}; the cell has {source.commit}."
     return ""
 

@@ -19,6 +19,8 @@ from harness.errors import HarnessError
 #: Size of /dev/shm in a Docker container that was started without `--shm-size`.
 DOCKER_SHM_BYTES = 64 << 20
 GIB = 2**30
+#: The topic of the leases of cards, which name users of this host.
+LEASES = "cards"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +256,7 @@ def _leases(leases: Callable[[], Sequence[CardLease]], host: HostReport) -> Iter
         health = Health.BROKEN if host.npu else Health.LIMITED
         problem = error.problems[0]
         yield HostFinding(
-            topic="cards",
+            topic=LEASES,
             health=health,
             what=f"{problem.what}: {problem.where}: {problem.why}",
             fix=problem.fix,
@@ -263,9 +265,9 @@ def _leases(leases: Callable[[], Sequence[CardLease]], host: HostReport) -> Iter
     for lease in listed:
         holder = f"{lease.what} ({lease.user}, pid {lease.pid})"
         if lease.card is None:
-            yield _ok("cards", f"{holder} waits for {lease.count} cards")
+            yield _ok(LEASES, f"{holder} waits for {lease.count} cards")
         else:
-            yield _ok("cards", f"card {lease.card} is leased by {holder}")
+            yield _ok(LEASES, f"card {lease.card} is leased by {holder}")
 
 
 def _engines(engines: Sequence[EngineState]) -> HostFinding:

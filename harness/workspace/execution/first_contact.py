@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import __version__
-from harness.devices.host.host_findings import HostFinding
+from harness.devices.host.host_findings import LEASES, Health, HostFinding
 from harness.devices.host.host_inspection import HostReport
 from harness.errors import HarnessError, NothingSelectedError
 from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
-from harness.outcome import Evidence, Outcome, State
+from harness.outcome import Evidence, Outcome, State, Status
 from harness.run.scheduling.run_result import RunResult
 from harness.settings import FOUND, Settings
 from harness.verdict.verdict import judge_outcome
@@ -71,10 +71,11 @@ class ContactSummary:
     evidence: str
     complete: bool
     checks: tuple[ContactedCheck, ...]
+    passed_over: Mapping[str, str]
 
 
-def open_contact(settings: Settings, only: Sequence[str]) -> PlanContext:
-    """The plan of a first contact: one cell that this host can run, the newest if several are.
+def contact_cells(settings: Settings, only: Sequence[str]) -> tuple[str, ...]:
+    """The cells that this host can run, the newest first.
 
     NothingSelectedError, with the reason of each cell, if it can run none.
     """
@@ -93,8 +94,24 @@ def open_contact(settings: Settings, only: Sequence[str]) -> PlanContext:
             "this host to matrix.yaml (`npu-matrix advise` names compatible ones), or measure what is "
             "installed: `npu-matrix --engine found --found-python PYTHON first-contact`",
         )
-    chosen = max(able, key=lambda cell: _rank(offered.matrix, _cell(offered, cell)))
-    return open_plan(settings, only=(chosen,), checks=CHECKS, choose=_npu_cells)
+    return tuple(sorted(able, key=lambda cell: _rank(offered.matrix, _cell(offered, cell)), reverse=True))
+
+
+def open_contact(settings: Settings, cell: str) -> PlanContext:
+    """The plan of a first contact with this cell."""
+    return open_plan(settings, only=(cell,), checks=CHECKS, choose=_npu_cells)
+
+
+def why_unmeasured(context: PlanContext, result: RunResult) -> str:
+    """Why the device was not reached with this cell, so that another one may reach it, or "".
+
+    A run that was stopped, or failed for another reason than the cell, says nothing about the cell.
+    """
+    outcomes = result.outcomes
+    reached = {one.check for one in context.plan.entries if one.key in outcomes and one.check in CHECKS}
+    if reached or result.interrupted or result.errors:
+        return ""
+    return next((one.reason for one in result.without_outcome if one.check == CHECKS[0]), "")
 
 
 def _npu_cells(matrix: Matrix) -> list[Cell]:
@@ -131,18 +148,24 @@ def _rank(matrix: Matrix, cell: Cell) -> tuple[bool, list[object]]:
 
 
 def contacted(
-    context: PlanContext, result: RunResult, folder: Path, *, predicted: bool
+    context: PlanContext, result: RunResult, folder: Path, *, predicted: bool, late: str
 ) -> tuple[ContactedCheck, ...]:
-    """The checks of the run in order, each compared with the prediction of the simulated device."""
+    """The checks of the run in order, each compared with the prediction of the simulated device.
+
+    late: said of checks that did not end because the run was stopped.
+    """
     built = next(
         (one for one in result.outcomes.values() if one.check == "environment" and _completed(one)), None
     )
-    reasons = {(one.cell_id, one.check): one.reason for one in result.without_outcome}
+    reasons = {
+        (one.cell_id, one.check): late if result.interrupted and one.status is Status.ERROR else one.reason
+        for one in result.without_outcome
+    }
     found = []
     for entry in context.plan.entries:
         outcome = result.outcomes.get(entry.key)
         if outcome is None:
-            why = reasons.get((entry.cell_id, entry.check), "the time was up before it ended")
+            why = reasons.get((entry.cell_id, entry.check), late)
             found.append(
                 ContactedCheck(check=entry.check, status="not-run", evidence="", seconds=0.0, reasons=(why,))
             )
@@ -176,9 +199,15 @@ def _completed(outcome: Outcome) -> bool:
 
 
 def summary_of(
-    context: PlanContext, checks: tuple[ContactedCheck, ...], findings: tuple[HostFinding, ...]
+    context: PlanContext,
+    checks: tuple[ContactedCheck, ...],
+    findings: tuple[HostFinding, ...],
+    passed_over: Mapping[str, str],
 ) -> ContactSummary:
-    """The summary. Its evidence is the weakest of the checks that ran on the device."""
+    """The summary. Its evidence is the weakest of the checks that ran on the device.
+
+    passed_over: the newer cells with which the device was not reached, and why.
+    """
     (cell,) = context.plan.cells
     ranks = {one.value: number for number, one in enumerate(Evidence)}
     reached = [one.evidence for one in checks if one.check in CHECKS and one.evidence]
@@ -188,10 +217,12 @@ def summary_of(
         cell=cell.id,
         axes=dict(cell.axes),
         host=host_facts(context.host),
-        doctor=findings,
+        # Who leases a card now is nobody else's business.
+        doctor=tuple(one for one in findings if not (one.topic == LEASES and one.health is Health.OK)),
         evidence=min(reached, key=ranks.__getitem__, default="none"),
         complete=all(one.evidence for one in checks),
         checks=checks,
+        passed_over=passed_over,
     )
 
 

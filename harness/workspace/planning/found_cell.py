@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from harness.builds.installed.found_python import FoundPackage, FoundPython
+from harness.check import Check
 from harness.devices.host.host_inspection import HostReport
 from harness.errors import InputError, Location
 from harness.matrix.model.definitions import Axis, Stack
@@ -13,14 +14,21 @@ from harness.matrix.version_matrix import Matrix
 from harness.sources.packages.lockfile import normal_name
 
 AS_FOUND = "as-found"
+#: What checks of the device import in any case, so a cell without them would not say what was measured.
+_OF_DEVICE = ("torch", "torch-npu")
+#: The checks that import nothing else.
+_CHECKS_OF_DEVICE = ("environment", "device-sample", "collectives", "hosts")
 
 
 def with_found_stack(matrix: Matrix, found: FoundPython, host: HostReport) -> Matrix:
     """The matrix with the stack `as-found`; InputError if no package of an axis is installed."""
+    unidentified = dict(_unidentified(matrix, found))
     axes = {
         name: value
         for name, axis in matrix.axes.items()
-        if (value := _value(axis, found.packages.get(normal_name(axis.package)) if axis.package else None))
+        if axis.package
+        and (not unidentified or normal_name(axis.package) in _OF_DEVICE)
+        and (value := _value(axis, found.packages.get(normal_name(axis.package))))
     }
     if not axes:
         raise InputError(
@@ -44,7 +52,7 @@ def with_found_stack(matrix: Matrix, found: FoundPython, host: HostReport) -> Ma
         axes={name: axes[name] for name in matrix.axes if name in axes},
         recipe="",
         findings=(),
-        notes=tuple(_left_out(matrix, found)),
+        notes=(*_left_out(matrix, found), *_only_device(unidentified)),
         provenance=dict.fromkeys(axes, where),
         where=where,
     )
@@ -59,6 +67,31 @@ def _left_out(matrix: Matrix, found: FoundPython) -> Iterator[str]:
                 f"{name} is in {found.elsewhere[name]} (PYTHONPATH, or packages of this user), and not "
                 "installed in this environment: checks do not import it. `pip install --no-deps -e` it."
             )
+
+
+def _unidentified(matrix: Matrix, found: FoundPython) -> Iterator[tuple[str, str]]:
+    """(package, why its version does not tell what it is), for the axes without those of the device."""
+    for name in filter(None, (normal_name(axis.package or "") for axis in matrix.axes.values())):
+        package = found.packages.get(name)
+        if package is not None and name not in _OF_DEVICE and package.why_unidentified:
+            yield name, package.why_unidentified
+
+
+def left_out_as_found(matrix: Matrix, found: FoundPython, checks: Iterable[Check]) -> dict[str, str]:
+    """Check -> why it is not run with what was found, because it may import what no version tells."""
+    unknown = "; ".join(f"{name} {why}" for name, why in _unidentified(matrix, found))
+    named = [check.name for check in checks if check.name not in _CHECKS_OF_DEVICE]
+    return dict.fromkeys(named, f"nobody can say what it would measure: {unknown}") if unknown else {}
+
+
+def _only_device(unidentified: Mapping[str, str]) -> Iterator[str]:
+    """What the cell lacks, because one package that nobody can name may change what the others do."""
+    for name, why in unidentified.items():
+        yield (
+            f"{name} {why}. No version or commit says what that is, so this cell is the device with "
+            f"{' and '.join(_OF_DEVICE)} only. To have it checked too, install {name} from an index, or "
+            "commit its changes and install that folder with `pip install --no-deps -e`."
+        )
 
 
 def _value(axis: Axis, package: FoundPackage | None) -> str:

@@ -40,7 +40,7 @@ from harness.verdict.suite_known_failures import FOLDER as KNOWN_FAILURES
 from harness.verdict.suite_known_failures import KnownFailures, expected_tests, read_known_failures
 from harness.verdict.verdict import ExpectedFailure
 from harness.workspace.planning.followed_branches import follow_branches
-from harness.workspace.planning.found_cell import AS_FOUND, with_found_stack
+from harness.workspace.planning.found_cell import AS_FOUND, left_out_as_found, with_found_stack
 from harness.workspace.planning.plan_selection import (
     checks_left_out,
     select_cells,
@@ -130,6 +130,9 @@ def open_plan(
     if settings["rehearsal"]:
         cells = [matrix.rehearsed(cell) if cell.device == "npu" else cell for cell in cells]
     selected = select_checks(checks, as_they_are=found is not None)
+    without = {} if checks else checks_left_out(settings, matrix)
+    if found is not None and any(cell.stack == AS_FOUND for cell in cells):
+        without |= left_out_as_found(matrix, found, selected)
     code = code_of_checks(selected, package_root or PACKAGE_ROOT, settings.cache)
     plan = make_plan(
         cells,
@@ -147,7 +150,7 @@ def open_plan(
             *moving,
             *(f"no cell matches {glob!r}" for glob in unmatched(split_names(only), cells)),
         ),
-        without={} if checks else checks_left_out(settings, matrix),
+        without=without,
     )
     selection = selection_options(only, checks)
     plan = replace(plan, selection=selection, expected=_planned_expectations(matrix, cells, plan.entries))

@@ -6,21 +6,32 @@ import io
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from harness.devices.cards.card_leases import CardLease
+from harness.devices.host.host_findings import DiskSpace, examine_host
+from harness.devices.host.host_inspection import HostView, inspect_host
 from harness.errors import InputError
 from harness.evidence import DeviceFacts, Runtime
+from harness.ledger.plan_record import CellFacts
+from harness.ledger.run_record import Disposition
 from harness.ledger.store import FILE_NAME, Ledger
 from harness.numerics.calibration.calibration_measurements import DeviceConstant
-from harness.outcome import Evidence, Outcome, State, Tier
+from harness.outcome import Evidence, Outcome, State, Status, Tier
 from harness.rollout.contact.contact_measurements import (
     SAMPLE_FORMAT,
     SampledOperators,
     SampleMeasured,
 )
 from harness.rollout.operators.operator_result import OperatorMeasurement
+from harness.run.scheduling.run_result import RunResult
+from harness.serialisation import to_json
+from harness.workspace.execution.first_contact import contacted, summary_of, why_unmeasured
 from harness.workspace.execution.simulated_prediction import compare
+from harness.workspace.planning.open_plan import PlanContext
 from harness.workspace.results.sent_ledger import opened_ledger
 
 NPU = DeviceFacts(device="npu:0", kind="npu", runtime=Runtime.CANN, count=1)
@@ -116,3 +127,68 @@ def test_links_and_damaged_archives_are_refused(sent: Path, tmp_path: Path) -> N
     for path in (linked, cut):
         with pytest.raises(InputError), opened_ledger(path):
             pass
+
+
+def _context(*checks: str) -> PlanContext:
+    entries = [SimpleNamespace(cell_id="row", check=check, key=check) for check in checks]
+    facts = CellFacts(id="row", axes={"soc": "a2"})
+    return cast(PlanContext, SimpleNamespace(plan=SimpleNamespace(entries=entries, cells=(facts,), tasks={})))
+
+
+def _run(*left: tuple[str, Status, str], interrupted: bool = False, errors: int = 0) -> RunResult:
+    return RunResult(
+        run_id="r",
+        tasks={},
+        without_outcome=tuple(
+            Disposition(cell_id="row", check=check, key=check, status=status, reason=reason)
+            for check, status, reason in left
+        ),
+        executed=0,
+        errors=errors,
+        retried=0,
+        seconds=0.0,
+        interrupted=interrupted,
+    )
+
+
+BLOCKED = ("device-sample", Status.BLOCKED, "resolve failed: transformers")
+STOPPED = ("device-sample", Status.ERROR, "the run was stopped before this check started")
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (_run(BLOCKED), "resolve failed: transformers"),
+        (_run(STOPPED, interrupted=True), ""),
+        (_run(BLOCKED, errors=1), ""),
+    ],
+    ids=["a row that cannot be built", "the time was up", "the index was not reached"],
+)
+def test_a_row_is_passed_over_only_for_what_is_wrong_with_the_row(result: RunResult, why: str) -> None:
+    assert why_unmeasured(_context("resolve", "device-sample"), result) == why
+
+
+def test_a_check_that_did_not_end_in_time_says_so(tmp_path: Path) -> None:
+    context = _context("resolve", "device-sample")
+    blocked = ("resolve", Status.BLOCKED, "needs a compiler")
+    for interrupted, told in ((True, "the time was up"), (False, STOPPED[2])):
+        checks = contacted(
+            context,
+            _run(blocked, STOPPED, interrupted=interrupted),
+            tmp_path,
+            predicted=True,
+            late="the time was up",
+        )
+        assert [one.reasons for one in checks] == [("needs a compiler",), (told,)]
+
+
+def test_the_file_does_not_say_which_users_lease_cards() -> None:
+    lease = CardLease(card=0, pid=1, user="alice", what="train", since=0.0)
+    host = inspect_host(HostView(environ={}))
+    disk = DiskSpace(free=0, needed=0, free_on=lambda _: 0, images=0)
+    findings = examine_host(
+        replace(host, container_engines=()), zig=False, disk=disk, leases=lambda: (lease,)
+    )
+    assert "alice" in str(findings)
+    context = cast(PlanContext, SimpleNamespace(plan=_context().plan, host=host))
+    assert "alice" not in str(to_json(summary_of(context, (), findings, {"newer": "no"})))

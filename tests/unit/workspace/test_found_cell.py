@@ -40,7 +40,7 @@ from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Status
 from harness.package import shipped_file
 from harness.plan.tasks.check_registry import all_checks
-from harness.workspace.planning.found_cell import AS_FOUND, with_found_stack
+from harness.workspace.planning.found_cell import AS_FOUND, left_out_as_found, with_found_stack
 
 COMMIT = "796871d7f3d5f0d4f7e2a1b5c8d9e0f1a2b3c4d5"
 FOUND = FoundPython(
@@ -275,6 +275,70 @@ def test_a_checkout_on_pythonpath_is_named_because_checks_do_not_import_it(
     host = replace(HOST, cann="8.3.RC1")
     stack = with_found_stack(load_matrix(shipped_file("matrix.yaml")), found, host).stacks[AS_FOUND]
     assert ["verl is in" in note for note in stack.notes] == [True]
+
+
+def _installed(site: Path, name: str, file: str, text: str) -> Path:
+    """A package with one file, as an installer writes it: RECORD last."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+    info = put_metadata(site, f"{name}-1.0.dist-info", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (site / file).write_text(text)
+    (info / f"{name}-1.0.dist-info" / "RECORD").write_text(f"{file},sha256={digest},\n")
+    return site / file
+
+
+def _later(path: Path) -> None:
+    os.utime(path, (path.stat().st_atime, path.stat().st_mtime + 60))
+
+
+def test_files_that_were_changed_after_the_installation_are_known_when_a_run_is_planned(image: Path) -> None:
+    site = site_of(image)
+    patched, touched = (_installed(site, name, f"{name}.py", "x = 1\n") for name in ("verl", "vllm"))
+    patched.write_text("x = 2\n")
+    for path in (patched, touched):
+        _later(path)
+    found = read_found(str(image)).packages
+    assert found["verl"].changed == (str(patched),)
+    assert found["vllm"].changed == ()
+
+
+@pytest.mark.parametrize(
+    ("package", "why"),
+    [
+        (FoundPackage(version="0.9.1", record="", changed=("verl/core.py",)), "verl/core.py"),
+        (FoundPackage(version="0.9.1", record="", folder="/work/verl"), "nothing states the commit"),
+        (
+            FoundPackage(
+                version="0.9.1",
+                record="",
+                folder="/work/verl",
+                commit=f"{COMMIT}+changed",
+                changed=("/work/verl/x.py",),
+            ),
+            "/work/verl/x.py",
+        ),
+    ],
+)
+def test_of_a_patched_environment_the_device_is_measured_and_nothing_is_said_of_the_rest(
+    package: FoundPackage, why: str
+) -> None:
+    found = replace(FOUND, packages={**FOUND.packages, "verl": package})
+    matrix = with_found_stack(load_matrix(shipped_file("matrix.yaml")), found, HOST)
+    stack = matrix.stacks[AS_FOUND]
+    assert "verl" not in stack.axes
+    assert stack.axes["torch_npu"] == "2.7.1"
+    assert why in " ".join(stack.notes)
+    left_out = left_out_as_found(matrix, found, all_checks())
+    assert why in left_out["loss"]
+    assert not {"environment", "device-sample", "collectives"} & left_out.keys()
+
+
+def test_what_a_version_tells_is_checked_whole() -> None:
+    matrix = load_matrix(shipped_file("matrix.yaml"))
+    assert left_out_as_found(matrix, FOUND, all_checks()) == {}
+    # Every check imports torch, so a changed torch is a failure of the environment.
+    torch = replace(FOUND.packages["torch"], changed=("torch/x.py",))
+    changed = replace(FOUND, packages={**FOUND.packages, "torch": torch})
+    assert "torch" in with_found_stack(matrix, changed, HOST).stacks[AS_FOUND].axes
 
 
 def test_only_the_environment_needs_nothing_else() -> None:
