@@ -245,7 +245,10 @@ def _risks(matrix: Matrix, stack: AdvisedStack, sources: PatchSources, driver: s
 
 
 def _findings(matrix: Matrix, stack: AdvisedStack) -> Iterator[Risk]:
-    """Findings of stacks whose versions, on all axes of the finding, are those of this stack."""
+    """Findings of stacks with this verl whose versions, on all axes of the finding, are those of this stack.
+
+    A finding is about the document of its stack: of another verl, it says nothing about this one.
+    """
     for known in matrix.stacks.values():
         for finding in known.findings:
             same = [
@@ -253,9 +256,9 @@ def _findings(matrix: Matrix, stack: AdvisedStack) -> Iterator[Risk]:
                 and axis in stack.axes
                 and stack.axes[axis].is_same(version := matrix.axes[axis].parse(known.axes[axis]))
                 and not version.ref
-                for axis in finding.axes
+                for axis in ("verl", *finding.axes)
             ]
-            if same and all(same):
+            if finding.axes and all(same):
                 yield Risk(
                     what=f"{finding.what} (stack {known.name})",
                     mend=f"see what is known of it: npu-matrix explain {known.name}",

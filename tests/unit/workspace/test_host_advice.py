@@ -56,3 +56,13 @@ def test_a_cell_of_the_other_device_or_another_cann_is_not_the_stack() -> None:
         same = [one for one in MATRIX.all_cells if host_advice._has_versions(MATRIX, one, chosen)]
         assert same
         assert not any(host_advice._has_versions(MATRIX, one, other) for one in same)
+
+
+def test_findings_of_a_document_are_told_for_its_own_verl_only() -> None:
+    stacks = advise_stacks(MATRIX, AdviceRequest(soc="a3", cann="8.3.RC1")).stacks
+    published = next(one for one in stacks if one.axes["verl"].short == "0.7.0")
+    told = {risk.what for risk in host_advice._findings(MATRIX, published)}
+    assert not any("(stack gptoss-20b-grpo)" in what for what in told)
+    stack_of_verl = advise_stacks(MATRIX, AdviceRequest(soc="a2", cann="8.2.RC1")).stacks[0]
+    assert stack_of_verl.axes["verl"].short == "0.6.1"
+    assert any("(stack verl-0-6-1)" in risk.what for risk in host_advice._findings(MATRIX, stack_of_verl))
