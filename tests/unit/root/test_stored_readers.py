@@ -198,6 +198,7 @@ READERS: dict[str, Probe | str] = {
     "devices/stand_in/host_faults.py:_with_node": "a file of a stand-in host, which this package has just written",
     "devices/host/container_service.py:query_engine": PROCESS,
     "devices/sim/faults/fault_spec.py:_json_entries": WRITTEN_BY_USERS,
+    "fixtures/cell_files.py:changed_files": "by its digest: tests/unit/fixtures/test_cell_files.py",
     "fixtures/environment_probe.py:main": SAME_TASK,
     "fixtures/patch_probe.py:main": SAME_TASK,
     "fixtures/plugin.py:patched": SAME_TASK,
