@@ -44,7 +44,8 @@ def _naming(lines: list[str]) -> int:
 
 
 def _one_line(lines: list[str], _chance: random.Random) -> list[str]:
-    return [lines[_naming(lines)]]
+    """Nothing is taken away where no line names the failure, for example of metrics."""
+    return [lines[_naming(lines)]] if any(map(_ERROR.search, lines)) else lines
 
 
 def _cut_beginning(lines: list[str], chance: random.Random) -> list[str]:

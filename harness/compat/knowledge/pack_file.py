@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -405,12 +405,15 @@ class PackagePart:
         return {line: tuple(releases) for line, releases in found.items()}
 
     def content(self, path: str, number: int) -> bytes:
-        """One content of a path. The same object is returned each time."""
+        """One content of a path. The same object is returned each time.
+
+        All contents of a path are in one chunk, and who reads one release reads the others next.
+        """
         if (path, number) not in self._contents:
             member = self._members[path]
             chunk = self._chunk(member.c)
-            ends = list(accumulate(member.s, initial=member.o))
-            self._contents[path, number] = chunk[ends[number] : ends[number + 1]]
+            for one, (start, end) in enumerate(pairwise(accumulate(member.s, initial=member.o))):
+                self._contents[path, one] = chunk[start:end]
         return self._contents[path, number]
 
     def _chunk(self, number: int, *, is_scan: bool = False) -> bytes:

@@ -22,7 +22,7 @@ from harness.verdict.triage.derived.derived_signature import as_symptom, derive
 from harness.verdict.triage.derived.logged_versions import LoggedVersion, given_versions
 from harness.verdict.triage.error_lines import ERROR_LEVEL
 from harness.verdict.triage.job_end import STANDS_STILL, Ending, JobProgress
-from harness.verdict.triage.last_lines import suspicious_lines
+from harness.verdict.triage.last_lines import suspicious_lines, unusual_lines
 from harness.verdict.triage.log_scan import MANY, Match, Scan, scan
 from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.metric_triage import cause_with_settings, metric_matches
@@ -335,7 +335,7 @@ def diagnose(
         lines=found.lines,
         size=found.size,
         notes=_notes(found, findings, finder.surfaces.note),
-        ending=found.job.ending(is_empty=found.is_empty, last_step=max(found.series.lines, default=0)),
+        ending=_ending(found),
         versions=shown,
     )
 
@@ -441,6 +441,15 @@ def _merged(group: list[Finding]) -> Finding:
         processes=tuple(dict.fromkeys(finding.process for finding in fatal)),
         count=sum(finding.count for finding in fatal),
     )
+
+
+def _ending(found: Scan) -> Ending:
+    """How the log ends. It is unclear where lines follow that are unlike those of the working job."""
+    ending = found.job.ending(is_empty=found.is_empty, last_step=max(found.series.lines, default=0))
+    if ending.kind != "working" or not found.progress:
+        return ending
+    others = unusual_lines(found.tail, found.progress, warning=found.last_warning)
+    return replace(ending, kind="unclear", line=others[0][0]) if others else ending
 
 
 def _suspicious(found: Scan) -> list[Finding]:

@@ -106,12 +106,15 @@ class Ending:
     """What a log shows of the end of its job.
 
     kind: `empty` log; `finished`; `working`, progress until the end of the log; `unfinished`, it stops before
-    the last step; `unknown`, neither progress nor an end. last, total: training steps, 0 if not stated.
+    the last step; `unclear`, after the last progress it has other lines than before, and no end; `unknown`,
+    neither progress nor an end. last, total: training steps, 0 if not stated. line: the first of the other
+    lines.
     """
 
-    kind: Literal["empty", "finished", "working", "unfinished", "unknown"]
+    kind: Literal["empty", "finished", "working", "unfinished", "unclear", "unknown"]
     last: int = 0
     total: int = 0
+    line: int = 0
 
     @property
     def is_clean(self) -> bool:
@@ -127,6 +130,11 @@ class Ending:
             return (
                 f"the log stops after step {self.last} of {self.total} without an end: the job was ended "
                 "from outside, still runs, or its log was cut"
+            )
+        if self.kind == "unclear":
+            return (
+                f"from line {self.line} on the log has text unlike that of the working job, and no "
+                "end of the job: read on there, whether the job still works is not known"
             )
         if self.kind == "unknown":
             return "the log shows neither progress nor the end of a job, so nothing is known about the job"

@@ -26,6 +26,8 @@ SUSPICIOUS = re.compile(
     r"|^assert\b|^Exception in thread"
     r"|\b(?:cannot import name|no module named|undefined symbol|unexpected keyword argument)\b"
     r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted|can't open file)\b"
+    # Hydra prints these after every error.
+    r"|^\s*(?:full_key|object_type|reference_type)[:=]|\bHYDRA_FULL_ERROR=1 for a complete\b"
     # make, pytest, ninja, the kernel's loader, Kubernetes, schedulers, shells that print a status.
     r"|^make(?:\[\d+\])?: \*\*\* |\bbuild stopped\b"
     rf"|^failed\b{NONE_OF_THEM}(?!.{{0,120}}{ONE_OF_MANY})"
@@ -91,6 +93,63 @@ _RESULT = re.compile(
     r"|^\s*\S{1,80}(?:\s{2,}-?\d+(?:\.\d+)?){3,}\s*$|\breport (?:written|saved) to \S",
     re.IGNORECASE,
 )
+
+# What a job that works says between its steps: what it does or has done, a bar of progress, a count of zero.
+_AT_WORK = re.compile(
+    r"\b(?:sav(?:e[ds]?|ing)|load(?:s|ed|ing)?|writ(?:e|es|ing|ten)|upload(?:ed|ing)|download(?:ed|ing)"
+    r"|delet(?:ed|ing)|remov(?:ed|ing)|using|start(?:s|ed|ing)?|begin(?:s|ning)?|creat(?:ed|ing)"
+    r"|initiali[sz](?:ed|ing)|finish(?:es|ed|ing)?|complet(?:e|es|ed|ing)|done|success\w*|succeeded|passed"
+    r"|closing|closed|destroying|releas(?:ed|ing)|updat(?:ed|ing)|generat(?:ed|ing)|evaluat(?:ed|ing)"
+    r"|wandb|swanlab|mlflow|view run|waking|sleep|warm(?:ed|ing)?[ -]?up|captur(?:ed|ing))\b"
+    r"|(?:完成|成功|保存|加载|开始|没有|结束)|\d{1,3}%\|"
+    r"|\b(?:0|no|none) (?:failed|failures?|errors?|invalid)\b",
+    re.IGNORECASE,
+)
+# A line of settings, metrics or counts only: `retries: 3, skip=False, 'x': None`.
+_VALUE = r"(?:[-+]?[\d.]+(?:e[-+]?\d+)?%?|nan|inf|true|false|none|null|\S{0,2}/\S+|['\"][^'\"]{0,200}['\"])"
+_SETTINGS = re.compile(
+    rf"[\s{{(]*(?:['\"]?[\w./@\[\]-]+(?: \w+){{0,3}}['\"]?\s?[:=\uff1a]\s?{_VALUE}[\s,;\uff0c)}}-]*)+$",
+    re.IGNORECASE,
+)
+# The number of an error is no setting.
+_ERROR_NUMBER = re.compile(
+    r"(?:(?:err|fail|fault|alarm|exception|code|status)\w*|\bret|\brc)['\"]?\s?[:=\uff1a]\s?['\"]?"
+    r"(?:0x[0-9a-f]*[1-9a-f]|-?0*[1-9])",
+    re.IGNORECASE,
+)
+# A server warns of single requests and goes on.
+_OF_A_REQUEST = re.compile(r"\brequests?\b", re.IGNORECASE)
+_FEWEST_CHARACTERS = 4
+
+
+def unusual_lines(
+    tail: Sequence[tuple[int, str]], progress: int, *, warning: tuple[int, str] | None = None
+) -> list[tuple[int, str]]:
+    """The lines after the last progress that are unlike any line before it, and do not say that a job works.
+
+    They may be of a failure whose text is cut or not known, so the job is not shown to work any more.
+    warning: the very last line of the log, if it is a warning; it counts if it says that something failed.
+    """
+    if warning and _FAILURE_WORDS.search(warning[1]) and not _OF_A_REQUEST.search(warning[1]):
+        tail = [*tail, warning]
+    usual = {normalised(text) for number, text in tail if number <= progress}
+    shown = max((number for number, text in tail if _RESULT.search(text)), default=0)
+    return [
+        (number, text)
+        for number, text in tail
+        if number > max(progress, shown)
+        and any(map(str.isalpha, text))
+        and sum(map(str.isalnum, text)) >= _FEWEST_CHARACTERS
+        and not _AT_WORK.search(text)
+        and not (_SETTINGS.match(text) and not _ERROR_NUMBER.search(text))
+        and not _PRINTED_ANSWER.match(text)
+        and not SAMPLE_FIELD.match(text)
+        and not _goes_on(text)
+        and not _ONE_OF_MANY.search(text)
+        and not _NONE_FAILED.search(text)
+        and not _ZERO_IN_TABLE.search(text)
+        and normalised(text) not in usual
+    ]
 
 
 def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: bool) -> list[tuple[int, str]]:

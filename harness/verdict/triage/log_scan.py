@@ -47,6 +47,7 @@ STEP = "training/global_step"
 PROGRESS = frozenset({STEP, *END_NEEDLES})
 #: Codes of failed tasks are no mere warnings, although torch_npu reports them as warnings in destructors.
 GRAVE = ("acl-5", "acl-2", "cann-")
+WARNINGS = frozenset({"WARN", "WARNING"})
 CRASHES = ("Fatal Python error",)
 VERSIONS = frozenset(VERSION_NEEDLES)
 
@@ -81,7 +82,8 @@ class Scan:
     """The findings in a log, in order of lines.
 
     job: the progress of the job. series: the metrics of the catalogue by step. tail: the last lines with
-    their numbers, without those that their programs did not consider errors. capped: a match occurred `MANY`
+    their numbers, without those that their programs did not consider errors. last_warning: the very last
+    line, if it is a warning. capped: a match occurred `MANY`
     times, and further occurrences were not counted.
     is_empty: whether the log has only blanks. settings: id of a setting -> where the log shows it first.
     versions: the versions of packages that the log shows.
@@ -97,6 +99,7 @@ class Scan:
     settings: dict[str, SeenSetting] = field(default_factory=dict)
     versions: LoggedVersions = field(default_factory=LoggedVersions)
     tail: tuple[tuple[int, str], ...] = ()
+    last_warning: tuple[int, str] | None = None
     capped: bool = False
 
     @property
@@ -419,11 +422,15 @@ class _Scanner:
         ends = self._last.removesuffix(b"\n").split(b"\n")[-TAIL_LINES:]
         first = self.found.lines - len(ends) + 1
         self.found.job.read_end(self._last, [(first + index, raw) for index, raw in enumerate(ends)])
+        shown_last = list(_not_cited(self._last, ends))
         tail = [
             (first + index, line)
-            for index, line in _not_cited(self._last, ends)
+            for index, line in shown_last
             if not line.is_mild and first + index not in self._ignored
         ]
+        written = [(first + index, line) for index, line in shown_last if line.body.strip()]
+        if written and written[-1][1].level in WARNINGS:
+            self.found.last_warning = written[-1][0], shown(written[-1][1].body)
         if not self.found.failures and not self.found.matches:
             failures = (error_of(number, line) for number, line in tail)
             self.found.failures.extend(failure for failure in failures if failure)

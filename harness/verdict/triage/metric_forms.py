@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from harness.verdict.triage.log_line import PREFIX_OF_BYTES
+from harness.verdict.triage.log_record import read_record
 
 #: A number as Python, numpy 2, torch or JSON writes it, without what is around it.
 NUMERAL = (
@@ -61,6 +62,8 @@ _TRAINER_LINE = re.compile(rb"\{'(?:loss|grad_norm|train_loss)': [^\n}]{1,2000}\
 _MEGATRON_LINE = re.compile(rb"\biteration\s+(\d{1,9})/\s*\d{1,9} \|[^\n]{1,2000}")
 _MEGATRON_PAIR = re.compile(rb"(?P<name>lm loss|grad norm): *(?P<value>" + _NUMBER + rb")")
 MOST_LINES = 600
+#: So many lines of other processes may stand between two metrics of a step.
+MOST_BETWEEN = 3
 #: A line that is only the number of a step ends with at most so many bytes that say so.
 LONGEST_HEAD = 120
 MOST_ROWS = 10_000
@@ -82,12 +85,19 @@ def without_ansi(data: bytes) -> bytes:
 
 def is_alone(raw: bytes) -> bool:
     """Whether a line has one metric only, so that those of its step are on the lines around it."""
-    return _PAIR.match(without_ansi(raw.rstrip(b"\r\n"))) is not None
+    return _PAIR.match(_content(raw)) is not None
+
+
+def _content(raw: bytes) -> bytes:
+    """A line without colours, or the text of the record that a collector of logs made of it."""
+    line = without_ansi(raw.rstrip(b"\r\n"))
+    record = read_record(line.decode("utf-8", "replace")) if line.startswith(b'{"') else None
+    return record.text.encode() if record else line
 
 
 def block_around(data: bytes, start: int, end: int) -> bytes:
     """The metrics on the lines around the line `data[start:end]`, each of which has one metric."""
-    own = _PAIR.match(without_ansi(data[start:end].rstrip(b"\r\n")))
+    own = _PAIR.match(_content(data[start:end]))
     before = _pairs(_lines_before(data, start), set())
     names = {pair.partition(b":")[0] for pair in before}
     after = _pairs(_lines_after(data, end), names)
@@ -168,6 +178,7 @@ def _headed_blocks(data: bytes) -> Iterator[FoundStep]:
 def _pairs(lines: Iterator[bytes], known: set[bytes]) -> list[bytes]:
     """The metrics of lines up to the next step: its head, its number, or a name that is already known."""
     pairs: list[bytes] = []
+    others = 0
     for line in lines:
         found = _PAIR.match(line)
         if _STEP_ALONE.search(line) or (found and (found["name"] in known or found["name"] == _STEP)):
@@ -175,8 +186,11 @@ def _pairs(lines: Iterator[bytes], known: set[bytes]) -> list[bytes]:
         if found:
             pairs.append(_joined(found))
             known.add(found["name"])
+            others = 0
         elif line.strip() and not _FRAME.match(line):
-            break
+            others += 1
+            if others > MOST_BETWEEN:
+                break
     return pairs
 
 
@@ -191,7 +205,7 @@ def _lines_after(data: bytes, end: int, most: int = MOST_LINES) -> Iterator[byte
             return
         end = data.find(b"\n", start)
         end = len(data) if end < 0 else end
-        yield without_ansi(data[start:end].rstrip(b"\r"))
+        yield _content(data[start:end])
 
 
 def _lines_before(data: bytes, start: int) -> Iterator[bytes]:
@@ -200,4 +214,4 @@ def _lines_before(data: bytes, start: int) -> Iterator[bytes]:
             return
         end = start - 1
         start = data.rfind(b"\n", 0, end) + 1
-        yield without_ansi(data[start:end].rstrip(b"\r"))
+        yield _content(data[start:end])

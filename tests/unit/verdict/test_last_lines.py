@@ -164,3 +164,33 @@ def test_a_training_that_shows_a_result_and_then_stops_is_not_clean():
     assert triage_text(f"{steps}{last}accuracy: 0.53\n".encode(), surfaces=NO_RELEASES).root is None
     without_progress = triage_text(f"accuracy: 0.53\n{last}".encode(), surfaces=NO_RELEASES)
     assert not without_progress.is_clean
+
+
+UNLIKE = (
+    "Communication_Error_Get_Socket(E",
+    "Available KV cache",
+    "Health : Alarm",
+    "errorCode: 0x91",
+    "hccl_code: 507011",
+    "object_type=dict",
+    "(W) W0724 08:00:00.123000 77 gcs.cc:178] Failed to get the id: timed out",
+    "(WorkerDict pid=8) WARNING 11-20 08:00:00 [client.py:1] timed out while waiting for the server",
+)
+
+
+@pytest.mark.parametrize("line", UNLIKE)
+def test_a_log_that_ends_unlike_its_working_job_is_not_clean(line):
+    found = diagnosis(line)
+    assert not found.is_clean
+    assert found.root is not None or found.ending.kind == "unclear"
+    assert found.root is not None or f"line {len(WORKED) + 1} on" in found.ending.sentence
+
+
+def test_what_the_working_job_has_said_before_is_not_unclear():
+    said = "bucket {} goes to worker 3"
+    last = f"step:2 - training/global_step:2\n{said.format(8)}\n"
+    log = "\n".join([*WORKED, said.format(7), ""])
+    assert triage_text(f"{log}{last}".encode(), surfaces=NO_RELEASES).is_clean
+    other = triage_text(f"{log}{last}bucket of nobody\n".encode(), surfaces=NO_RELEASES)
+    assert other.ending.kind == "unclear"
+    assert other.ending.line == len(WORKED) + 4

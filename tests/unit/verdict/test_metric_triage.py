@@ -372,3 +372,26 @@ def test_a_value_that_is_not_finite_counts_after_very_many_steps():
     found = triage_text((steps + text.format(101_003, "nan") + text.format(101_004, 0.5)).encode())
     assert found.root is not None
     assert found.root.line == 101_000
+
+
+SPREAD = (
+    "step:{step}\n",
+    "actor/entropy:0.8\n",
+    "rollout_corr/kl:{kl}\n",
+    "actor/pg_loss:0.01\n",
+    "actor/grad_norm:{norm}\n",
+    "training/global_step:{step}\n",
+)
+OTHERS = "(WorkerDict pid=9) bucket of worker 3 arrived\n[rank1]: 7 of 8 shards\n"
+
+
+@pytest.mark.parametrize("norm", ["0.9", "nan"])
+@pytest.mark.parametrize("form", ["other processes between", "records"])
+def test_a_step_with_a_line_for_each_metric_is_read_between_other_lines(form, norm):
+    steps = [line.format(step=step, kl=0.1, norm=norm) for step in range(1, 4) for line in SPREAD]
+    if form == "records":
+        written = [json.dumps({"log": line, "stream": "stderr", "time": "x"}) + "\n" for line in steps]
+    else:
+        written = [line + OTHERS for line in steps]
+    found = triage_text("".join([*written, OTHERS]).encode())
+    assert (found.root is None) == (norm != "nan")
