@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,7 +27,6 @@ STATE = "npu-matrix-first-contact"
 MOST_SHOWN = 12
 #: Why a check did not end.
 LATE = "it was interrupted; the same command goes on"
-TIME_UP = "the time was up (--minutes {minutes}); the same command goes on, and reuses what it has built"
 EXIT_TEXTS = {
     EXIT_OK: "everything was measured and passed",
     EXIT_UNEXPECTED: "a check failed on this device: the file says which",
@@ -84,17 +84,20 @@ def command(
     FILE` adds them to another ledger.
     """
     from harness.cli.run_execution import execute_plan
+    from harness.devices.cards.card_leases import CardLeases
     from harness.run.executors.executor import LocalExecutor
     from harness.workspace.execution.first_contact import (
         contact_cells,
         contacted,
         open_contact,
         summary_of,
+        time_up,
         why_unmeasured,
     )
     from harness.workspace.execution.run_setup import exclusive_run, local_site
-    from harness.workspace.results.sent_ledger import write_sent_ledger
+    from harness.workspace.results.sent_ledger import ensure_writable, write_sent_ledger
 
+    ensure_writable(out)
     if settings.lacks_matrix:
         settings = settings.with_shipped_matrix()
     # Nothing else of this host may get into the file.
@@ -123,7 +126,8 @@ def command(
                 break
             passed_over[cell] = why
             click.echo(f"\nthe device was not reached with this row, so the next one is tried: {why}")
-        late = LATE if interrupted() else TIME_UP.format(minutes=minutes)
+        leases = CardLeases.of_host(os.environ).list_leases()
+        late = LATE if interrupted() else time_up(minutes, context.host, leases)
         work = settings.path("state") / "predictions"
         checks = contacted(context, result, work, predicted=predict and not stopped(), late=late)
     summary = summary_of(context, checks, findings, passed_over)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     "  npu-matrix --engine docker rehearse --only 'gspo-async*' --check environment\n"
     "  npu-matrix rehearse --first-contact --only 'verl-0-9-0*'\n"
     "  npu-matrix rehearse --faults --only 'verl-0-9-0*'\n"
+    "  npu-matrix --engine found rehearse --first-contact --faults --only 'verl-0-9-0*'\n"
     "  npu-matrix rehearse --hosts --only 'gspo-qwen3-30b*'\n"
     "  npu-matrix rehearse --list",
 )
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 @click.option(
     "--faults",
     is_flag=True,
-    help="Instead, bring faults of cards, links and driver into the stand-in, and run `doctor` and `plan`.",
+    help="Instead, bring faults of cards, links and driver into the stand-in, and run `doctor` and `plan`. "
+    "With --first-contact: run that while the disk is full, all cards are leased, or it is killed.",
 )
 @click.option(
     "--hosts",
@@ -104,10 +106,10 @@ def command(
     place.mkdir(parents=True, exist_ok=True)
     if several:
         return _hosts(groups, nodes, place, settings, faults=faults)
-    if contact:
+    if contact and not faults:
         return _contact(groups, place, settings)
     if faults:
-        return _faults(groups, place, settings)
+        return _faults(groups, place, settings, contact=contact)
     ours = 0
     summary: list[str] = []
     for group in groups:
@@ -157,14 +159,16 @@ def _hosts(
     return StatedExit(code, (f"{right} of {len(found)} runs on several hosts were as expected (simulated)",))
 
 
-def _faults(groups: Sequence[HostGroup], place: Path, settings: Settings) -> StatedExit:
+def _faults(groups: Sequence[HostGroup], place: Path, settings: Settings, *, contact: bool) -> StatedExit:
+    from harness.workspace.execution.rehearsed_contact import rehearse_contacts
     from harness.workspace.execution.rehearsed_faults import rehearse_faults
 
+    rehearse = rehearse_contacts if contact else rehearse_faults
     problems = number = 0
     # One host of each SoC: CANN makes no difference to these faults.
     for group in {group.host.shape.soc: group for group in groups}.values():
         click.echo(f"\n== {group.host.shape.title}, CANN {group.host.cann}, simulated")
-        for found in rehearse_faults(group, place, settings):
+        for found in rehearse(group, place, settings):
             number, problems = number + 1, problems + bool(found.problem)
             click.echo(f"{found.fault}\n  {f'[ours] {found.problem}' if found.problem else found.told}")
     code = EXIT_INCOMPLETE if problems else EXIT_OK

@@ -47,7 +47,7 @@ class FoundPackage:
         if self.folder and not self.commit:
             return f"is installed from the folder {self.folder}, of which nothing states the commit"
         if self.changed:
-            files = path_list(self.changed)
+            files = path_list([path.rpartition("-packages/")[2] for path in self.changed])
             return f"has files that neither its RECORD nor its commit describes: {files}"
         return ""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import __version__
+from harness.devices.cards.card_leases import CardLease
 from harness.devices.host.host_findings import LEASES, Health, HostFinding
 from harness.devices.host.host_inspection import HostReport
 from harness.errors import HarnessError, NothingSelectedError
@@ -86,15 +87,27 @@ def contact_cells(settings: Settings, only: Sequence[str]) -> tuple[str, ...]:
     refusals = _refusals(offered)
     able = [cell.id for cell in offered.plan.cells if cell.id not in refusals]
     if not able:
-        listed = "; ".join(f"{cell}: {why}" for cell, why in list(refusals.items())[:6])
-        raise NothingSelectedError(
-            "this host can run no row of the matrix",
-            why=listed,
-            fix="choose a row with --only and give the host what it lacks, add a row with the versions of "
-            "this host to matrix.yaml (`npu-matrix advise` names compatible ones), or measure what is "
-            "installed: `npu-matrix --engine found --found-python PYTHON first-contact`",
-        )
+        raise nothing_measurable(refusals, as_found=settings["engine"] == FOUND)
     return tuple(sorted(able, key=lambda cell: _rank(offered.matrix, _cell(offered, cell)), reverse=True))
+
+
+def nothing_measurable(refusals: Mapping[str, str], *, as_found: bool) -> NothingSelectedError:
+    """The error for a host on which no cell can be measured. refusals: cell -> why."""
+    reasons = list(dict.fromkeys(refusals.values()))
+    if as_found or len(reasons) == 1:
+        # No choice of a row changes that.
+        return NothingSelectedError(
+            "nothing can be measured on this host",
+            why="; ".join(reasons),
+            fix="give the host what it lacks; `npu-matrix doctor` says how",
+        )
+    return NothingSelectedError(
+        "this host can run no row of the matrix",
+        why="; ".join(f"{cell}: {why}" for cell, why in list(refusals.items())[:6]),
+        fix="choose a row with --only and give the host what it lacks, add a row with the versions of "
+        "this host to matrix.yaml (`npu-matrix advise` names compatible ones), or measure what is "
+        "installed: `npu-matrix --engine found --found-python PYTHON first-contact`",
+    )
 
 
 def open_contact(settings: Settings, cell: str) -> PlanContext:
@@ -196,6 +209,16 @@ def contacted(
 
 def _completed(outcome: Outcome) -> bool:
     return outcome.state is State.COMPLETED
+
+
+def time_up(minutes: int, host: HostReport, leases: Sequence[CardLease]) -> str:
+    """Why a check did not end in time. leases: of the cards, after the run."""
+    leased = {one.card: one.what for one in leases if one.card in host.usable_chips}
+    holders = ""
+    if leased and len(leased) == len(host.usable_chips):
+        holders = f" while all cards were leased: {'; '.join(dict.fromkeys(leased.values()))}"
+    next_time = "the same command goes on, and reuses what it has built"
+    return f"the time was up (--minutes {minutes}){holders}; {next_time}"
 
 
 def summary_of(

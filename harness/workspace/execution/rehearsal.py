@@ -20,7 +20,7 @@ from harness.devices.stand_in.host_tree import StandIn, write_host
 from harness.errors import EXIT_OK, InputError, Location
 from harness.matrix.model.cell import Cell
 from harness.package import IMPORT_ROOT
-from harness.settings import ENVIRONMENT_PREFIX, Settings
+from harness.settings import ENVIRONMENT_PREFIX, FOUND, Settings
 from harness.sources.git.mirrors import COMMIT_REMEDY
 from harness.sources.packages.uv_errors import UvFailureKind
 from harness.workspace.execution.rehearsal_engine import cann_images, engine_on_stand_in
@@ -40,6 +40,7 @@ _PASSED = (
     "jobs",
     "cell_memory",
     "engine",
+    "found_python",
 )
 
 
@@ -244,7 +245,9 @@ def contact_group(
     out = folder / "first-contact" / f"{group.name}.tar.gz"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
-    arguments = ["first-contact", "--only", ",".join(group.ids), "--out", str(out), "--minutes", "60"]
+    # What is installed is a cell of its own.
+    only = [] if settings["engine"] == FOUND else ["--only", ",".join(group.ids)]
+    arguments = ["first-contact", *only, "--out", str(out), "--minutes", "60"]
     with _engine(group, folder, settings, notify) as engine:
         notify(f"$ npu-matrix {' '.join(arguments)}")
         code = run_on_stand_in(group, folder, settings, arguments, engine)

@@ -6,6 +6,7 @@ It is written on the host that was measured, and merged elsewhere.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -54,8 +55,24 @@ def write_sent_ledger(settings: Settings, summary: object, out: Path) -> MergeRe
     try:
         replace_bytes(out, stream.getvalue(), mode=0o644)
     except OSError as error:
-        raise InputError(f"cannot write {out}", why=str(error), fix="name another file with --out") from error
+        raise _cannot_write(out, error) from error
     return report
+
+
+def ensure_writable(out: Path) -> None:
+    """InputError if the file cannot be written; said before the measurements, which take minutes."""
+    try:
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(out))
+        with tempfile.TemporaryFile(dir=out.absolute().parent):
+            pass
+    except OSError as error:
+        raise _cannot_write(out, error) from error
+
+
+def _cannot_write(out: Path, error: OSError) -> InputError:
+    why = error.strerror or str(error)
+    return InputError(f"cannot write {out}", why=why, fix="name another file with --out")
 
 
 def _files(path: Path) -> list[Path]:

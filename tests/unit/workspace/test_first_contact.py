@@ -13,7 +13,7 @@ import pytest
 
 from harness.devices.cards.card_leases import CardLease
 from harness.devices.host.host_findings import DiskSpace, examine_host
-from harness.devices.host.host_inspection import HostView, inspect_host
+from harness.devices.host.host_inspection import HostReport, HostView, inspect_host
 from harness.errors import InputError
 from harness.evidence import DeviceFacts, Runtime
 from harness.ledger.plan_record import CellFacts
@@ -29,10 +29,16 @@ from harness.rollout.contact.contact_measurements import (
 from harness.rollout.operators.operator_result import OperatorMeasurement
 from harness.run.scheduling.run_result import RunResult
 from harness.serialisation import to_json
-from harness.workspace.execution.first_contact import contacted, summary_of, why_unmeasured
+from harness.workspace.execution.first_contact import (
+    contacted,
+    nothing_measurable,
+    summary_of,
+    time_up,
+    why_unmeasured,
+)
 from harness.workspace.execution.simulated_prediction import compare
 from harness.workspace.planning.open_plan import PlanContext
-from harness.workspace.results.sent_ledger import opened_ledger
+from harness.workspace.results.sent_ledger import ensure_writable, opened_ledger
 
 NPU = DeviceFacts(device="npu:0", kind="npu", runtime=Runtime.CANN, count=1)
 MATMUL = OperatorMeasurement(
@@ -192,3 +198,34 @@ def test_the_file_does_not_say_which_users_lease_cards() -> None:
     assert "alice" in str(findings)
     context = cast(PlanContext, SimpleNamespace(plan=_context().plan, host=host))
     assert "alice" not in str(to_json(summary_of(context, (), findings, {"newer": "no"})))
+
+
+def test_waiting_for_cards_of_others_is_the_reason_if_it_is() -> None:
+    host = cast(HostReport, SimpleNamespace(usable_chips=(0, 1)))
+    mine = [CardLease(card=card, pid=1, user="alice", what="train", since=0.0) for card in (0, 1)]
+    assert "--minutes 3) while all cards were leased: train;" in time_up(3, host, mine)
+    for leases in ([], mine[:1], [replace(mine[0], card=None), mine[1]]):
+        assert "leased" not in time_up(3, host, leases)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for out in (tmp_path / "nowhere" / "x.tar.gz", tmp_path / "folder"):
+        with pytest.raises(InputError, match="cannot write"):
+            ensure_writable(out)
+    ensure_writable(tmp_path / "x.tar.gz")
+    assert [one.name for one in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize(
+    ("refusals", "as_found", "fix"),
+    [
+        ({"a": "it needs CANN 8.5.0", "b": "it needs CANN 8.3.RC1"}, False, "--engine found"),
+        ({"a": "no card can be used", "b": "no card can be used"}, False, "npu-matrix doctor"),
+        ({"as-found": "no card can be used"}, True, "npu-matrix doctor"),
+    ],
+)
+def test_the_advice_is_one_that_can_be_followed(refusals: dict[str, str], as_found: bool, fix: str) -> None:
+    told = nothing_measurable(refusals, as_found=as_found).problems[0]
+    assert fix in (told.fix or "")
+    assert ("--engine found" in (told.fix or "")) == (fix == "--engine found")
