@@ -6,7 +6,6 @@ contain a credential.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import shutil
 import signal
@@ -158,16 +157,14 @@ def _run(
 
 def _kill_half_way(argv: Sequence[str], environ: Mapping[str, str], root: Path) -> None:
     """Kill the command while the first task runs."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         argv, cwd=root, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    with contextlib.closing(process.stdout or iter(())) as lines:
-        for line in lines:
+    ) as process:
+        for line in process.stdout or ():
             if line.startswith("start "):
                 time.sleep(1.0)
                 break
         process.send_signal(signal.SIGKILL)
-        process.wait()
 
 
 def why_wrong(situation: Situation, code: int, output: str, out: Path, credentials: Mapping[str, str]) -> str:
