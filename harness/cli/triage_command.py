@@ -101,7 +101,11 @@ def command(
         repeat=read_series(repeat, catalogue) if repeat else None,
     )
     surfaces = pack_at_hand(settings.cache)
-    diagnoses = {log: _diagnose(log, catalogue, compared, surfaces) for log in dict.fromkeys(logs)}
+    diagnoses = {
+        name: found
+        for log in dict.fromkeys(logs)
+        for name, found in _diagnose(log, catalogue, compared, surfaces).items()
+    }
     if run_id:
         diagnoses |= triage_run(settings, run_id, catalogue)
     mask = Masker.of_command(os.environ)
@@ -139,15 +143,21 @@ def _triage_stack(settings: Settings, name: str, catalogue: Catalogue, *, as_jso
     return EXIT_OK if all(one.agrees for one in found) else EXIT_UNEXPECTED
 
 
-def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns, surfaces: PackAtHand) -> Diagnosis:
-    from harness.verdict.triage.diagnosis import triage, triage_file
+def _diagnose(
+    log: str, catalogue: Catalogue, compared: ComparedRuns, surfaces: PackAtHand
+) -> dict[str, Diagnosis]:
+    """The diagnosis of a log; of an archive those of its files, by the names of both."""
+    from harness.verdict.triage.diagnosis import triage, triage_members
 
     if log == "-":
         # None if standard input was closed when Python started.
         if sys.stdin is None:
             raise InputError("standard input is closed", fix="name a log file")
-        return triage(sys.stdin.buffer, catalogue, compared=compared, surfaces=surfaces)
-    return triage_file(Path(log), catalogue, compared=compared, surfaces=surfaces)
+        return {log: triage(sys.stdin.buffer, catalogue, compared=compared, surfaces=surfaces)}
+    members = triage_members(Path(log), catalogue, compared=compared, surfaces=surfaces)
+    if len(members) == 1:
+        return {log: next(iter(members.values()))}
+    return {f"{log}: {name or 'the rest'}": found for name, found in members.items()}
 
 
 def _print_json(diagnoses: dict[str, Diagnosis], mask: Masker, *, as_list: bool) -> None:

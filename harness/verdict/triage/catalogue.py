@@ -88,7 +88,8 @@ class Signature(BaseModel):
     area: the subject of its file. needles: literal texts of at least seven bytes; every match of `pattern`
     contains one of them. role: a symptom only says that something else failed before. evidence: where the
     example is from. `reproduced`, `source`, `docs` and `seed` are verbatim, `issue` is shortened from a
-    report, `learned` is from a user's log. places: other causes of the same line, by
+    report, `learned` is from a user's log. needs_npu: only a symptom where the log does not show that it is
+    of NPUs. places: other causes of the same line, by
     the stack that it ends; installed: by the versions that the log shows.
     """
 
@@ -107,6 +108,7 @@ class Signature(BaseModel):
     remedy: StrippedText
     affects: str = "unknown"
     sources: YamlList = Field(min_length=1)
+    needs_npu: bool = False
     places: Annotated[tuple[PlaceCause, ...], Field(strict=False)] = ()
     installed: Annotated[tuple[VersionCause, ...], Field(strict=False)] = ()
 
@@ -114,6 +116,10 @@ class Signature(BaseModel):
     def regex(self) -> re.Pattern[str]:
         """The compiled pattern."""
         return re.compile(self.pattern)
+
+    def seen(self, *, with_npu: bool) -> Signature:
+        """The signature as a symptom, if its cause holds for NPUs only and nothing shows them."""
+        return self.model_copy(update={"role": "symptom"}) if self.needs_npu and not with_npu else self
 
     def at(self, frames: Iterable[str]) -> Signature:
         """The signature with the cause of the first of its places that a frame is; itself if none is."""

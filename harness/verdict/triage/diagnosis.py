@@ -23,7 +23,7 @@ from harness.verdict.triage.derived.logged_versions import LoggedVersion, given_
 from harness.verdict.triage.error_lines import ERROR_LEVEL
 from harness.verdict.triage.job_end import STANDS_STILL, Ending, JobProgress
 from harness.verdict.triage.last_lines import suspicious_lines, unusual_lines
-from harness.verdict.triage.log_scan import MANY, Match, Scan, scan
+from harness.verdict.triage.log_scan import MANY, Match, Scan, scans
 from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.metric_triage import cause_with_settings, metric_matches
 from harness.verdict.triage.stack_trace import UNFINISHED, LoggedFailure, innermost
@@ -34,6 +34,8 @@ EVENTS = "tfevents"
 # After the message of a native function of torch_npu, CANN's own report follows in several lines.
 NATIVE = re.compile(r"(?:NPU|HCCL) function error|NPU error, error code is|\w+\.(?:cpp|ts):\d{1,6}")
 NATIVE_LINES = 12
+#: Packages that are only installed for NPUs, and the axes of a matrix that are.
+OF_NPUS = frozenset({"torch-npu", "vllm-ascend", "triton-ascend", "mindspeed", "cann"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,13 +218,40 @@ def triage_file(
     surfaces: PackAtHand | None = None,
 ) -> Diagnosis:
     """The diagnosis of a log file of any size; InputError if it cannot be read."""
+    found = triage_members(path, catalogue, compared=compared, versions=versions, surfaces=surfaces)
+    return _worst(found)
+
+
+def triage_members(
+    path: Path,
+    catalogue: Catalogue | None = None,
+    *,
+    compared: ComparedRuns | None = None,
+    versions: GivenVersions | None = None,
+    surfaces: PackAtHand | None = None,
+) -> dict[str, Diagnosis]:
+    """The diagnoses of the logs in an archive by their names there; of another log, its own by ""."""
     used = catalogue or shipped_catalogue()
-    return diagnose(_scan_file(path, used), used, compared=compared, versions=versions, surfaces=surfaces)
+    return {
+        name: diagnose(found, used, compared=compared, versions=versions, surfaces=surfaces)
+        for name, found in _scan_file(path, used)
+    }
+
+
+def _worst(found: Mapping[str, Diagnosis]) -> Diagnosis:
+    """The first diagnosis that shows a failure, or else nothing that is known, of the logs of an archive."""
+    order = sorted(found.items(), key=lambda item: (item[1].is_clean, item[1].root is None))
+    name, worst = order[0]
+    if len(order) == 1:
+        return worst
+    note = f"this is the log {name} of an archive with {len(order)} logs"
+    return replace(worst, notes=(note, *worst.notes))
 
 
 def read_series(path: Path, catalogue: Catalogue | None = None) -> MetricSeries:
     """The metrics by step in a log; InputError if it cannot be read or contains no training step."""
-    series = _scan_file(path, catalogue or shipped_catalogue()).series
+    found = [one.series for _name, one in _scan_file(path, catalogue or shipped_catalogue())]
+    series = next((one for one in found if one.values), MetricSeries())
     if not series.values:
         raise InputError(
             "this log contains no training step with a known metric",
@@ -232,12 +261,12 @@ def read_series(path: Path, catalogue: Catalogue | None = None) -> MetricSeries:
     return series
 
 
-def _scan_file(path: Path, catalogue: Catalogue) -> Scan:
+def _scan_file(path: Path, catalogue: Catalogue) -> list[tuple[str, Scan]]:
     if EVENTS in path.name:
-        return _scan_events(path)
+        return [("", _scan_events(path))]
     try:
         with path.open("rb") as stream:
-            return scan(stream, catalogue)
+            return list(scans(stream, catalogue))
     except OSError as error:
         raise InputError(
             "this log cannot be read",
@@ -280,8 +309,11 @@ def triage(
     surfaces: PackAtHand | None = None,
 ) -> Diagnosis:
     """The diagnosis of a log, which is read once and with bounded memory."""
-    return diagnose(
-        scan(stream, catalogue), catalogue, compared=compared, versions=versions, surfaces=surfaces
+    return _worst(
+        {
+            name: diagnose(found, catalogue, compared=compared, versions=versions, surfaces=surfaces)
+            for name, found in scans(stream, catalogue)
+        }
     )
 
 
@@ -298,6 +330,7 @@ def diagnose(
     surfaces: the releases of packages that causes are derived from, None for the shipped ones.
     """
     shown = {**found.versions.known(), **given_versions(versions or {})}
+    found.has_npu = found.has_npu or not OF_NPUS.isdisjoint(shown)
     finder = CauseFinder(versions=shown, surfaces=surfaces or shipped_pack())
     # What the log before this one has needed of the releases.
     finder.surfaces.trim()
@@ -383,7 +416,7 @@ def _derived(finding: Finding, failure: LoggedFailure | None, finder: CauseFinde
 
 def _match_finding(match: Match, found: Scan) -> Finding:
     return Finding(
-        signature=match.signature,
+        signature=match.signature.seen(with_npu=found.has_npu),
         text=match.text,
         line=match.line,
         process=match.process,
@@ -446,6 +479,8 @@ def _merged(group: list[Finding]) -> Finding:
 def _ending(found: Scan) -> Ending:
     """How the log ends. It is unclear where lines follow that are unlike those of the working job."""
     ending = found.job.ending(is_empty=found.is_empty, last_step=max(found.series.lines, default=0))
+    if found.problems:
+        return replace(ending, kind="unread")
     if ending.kind != "working" or not found.progress:
         return ending
     others = unusual_lines(found.tail, found.progress, warning=found.last_warning)
@@ -460,6 +495,7 @@ def _suspicious(found: Scan) -> list[Finding]:
 
 def _notes(found: Scan, findings: list[Finding], note: str) -> tuple[str, ...]:
     notes = [note] if note else []
+    notes += found.problems
     if found.capped:
         notes.append(f"a match occurs {MANY} times or more; further occurrences were not counted")
     if found.series.is_reversed:

@@ -107,11 +107,11 @@ class Ending:
 
     kind: `empty` log; `finished`; `working`, progress until the end of the log; `unfinished`, it stops before
     the last step; `unclear`, after the last progress it has other lines than before, and no end; `unknown`,
-    neither progress nor an end. last, total: training steps, 0 if not stated. line: the first of the other
-    lines.
+    neither progress nor an end; `unread`, the log could not be read to its end. last, total: training steps,
+    0 if not stated. line: the first of the other lines.
     """
 
-    kind: Literal["empty", "finished", "working", "unfinished", "unclear", "unknown"]
+    kind: Literal["empty", "finished", "working", "unfinished", "unclear", "unread", "unknown"]
     last: int = 0
     total: int = 0
     line: int = 0
@@ -136,6 +136,8 @@ class Ending:
                 f"from line {self.line} on the log has text unlike that of the working job, and no "
                 "end of the job: read on there, whether the job still works is not known"
             )
+        if self.kind == "unread":
+            return "the log was not read to its end, so what ended the job is not known"
         if self.kind == "unknown":
             return "the log shows neither progress nor the end of a job, so nothing is known about the job"
         return ""

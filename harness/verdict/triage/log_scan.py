@@ -24,6 +24,7 @@ from harness.verdict.triage.derived.logged_versions import NEEDLES as VERSION_NE
 from harness.verdict.triage.derived.logged_versions import LoggedVersions
 from harness.verdict.triage.error_lines import NEEDLES, error_of
 from harness.verdict.triage.job_end import END_NEEDLES, JobProgress
+from harness.verdict.triage.log_archive import LogContent, log_contents
 from harness.verdict.triage.log_blocks import log_blocks
 from harness.verdict.triage.log_line import LogLine, parse_line, plain, shown
 from harness.verdict.triage.metric_series import MetricSeries
@@ -47,6 +48,19 @@ STEP = "training/global_step"
 PROGRESS = frozenset({STEP, *END_NEEDLES})
 #: Codes of failed tasks are no mere warnings, although torch_npu reports them as warnings in destructors.
 GRAVE = ("acl-5", "acl-2", "cann-")
+#: A log with one of these is of a job that uses NPUs.
+NPU_WORDS = (
+    b"torch_npu",
+    b"NPU",
+    b"Ascend9",
+    b"Ascend3",
+    b"/Ascend",
+    b"ascend_",
+    b"_ascend",
+    b"hccl",
+    b"HCCL",
+    b"triton-ascend",
+)
 WARNINGS = frozenset({"WARN", "WARNING"})
 CRASHES = ("Fatal Python error",)
 VERSIONS = frozenset(VERSION_NEEDLES)
@@ -86,7 +100,8 @@ class Scan:
     line, if it is a warning. capped: a match occurred `MANY`
     times, and further occurrences were not counted.
     is_empty: whether the log has only blanks. settings: id of a setting -> where the log shows it first.
-    versions: the versions of packages that the log shows.
+    versions: the versions of packages that the log shows. has_npu: whether it is of a job that uses NPUs.
+    problems: what was not read of it.
     """
 
     matches: list[Match] = field(default_factory=list)
@@ -100,6 +115,8 @@ class Scan:
     versions: LoggedVersions = field(default_factory=LoggedVersions)
     tail: tuple[tuple[int, str], ...] = ()
     last_warning: tuple[int, str] | None = None
+    has_npu: bool = False
+    problems: tuple[str, ...] = ()
     capped: bool = False
 
     @property
@@ -166,11 +183,22 @@ class _Needles:
         self._build()
 
 
+def scans(stream: BinaryIO, catalogue: Catalogue) -> Iterator[tuple[str, Scan]]:
+    """Each log of an archive by its name there; "" for a log that is none."""
+    for content in log_contents(stream):
+        yield content.name, _scan_content(content, catalogue)
+
+
 def scan(stream: BinaryIO, catalogue: Catalogue) -> Scan:
-    """Read the log to its end. Any content is accepted: any encoding, NULs, very long lines."""
+    """Read the log, or the first one of an archive, to its end."""
+    return next((found for _name, found in scans(stream, catalogue)), Scan())
+
+
+def _scan_content(content: LogContent, catalogue: Catalogue) -> Scan:
+    """Read a log to its end. Any content is accepted: any encoding, NULs, very long lines."""
     scanner = _Scanner(catalogue)
     rest, repeated = b"", 0
-    blocks = log_blocks(stream)
+    blocks = log_blocks(content.blocks)
     block = next(blocks, b"")
     while block:
         following = next(blocks, b"")
@@ -192,7 +220,9 @@ def scan(stream: BinaryIO, catalogue: Catalogue) -> Scan:
     scanner.ahead = b""
     if rest:
         scanner.feed(rest, repeated)
-    return scanner.finish()
+    found = scanner.finish()
+    found.problems = tuple(content.problems)
+    return found
 
 
 def _without_nuls(block: bytes) -> bytes:
@@ -234,6 +264,7 @@ class _Scanner:
         self._may_cite, self._citations = may_cite(data) or may_cite(self._last[-LONGEST:]), None
         self._recent.append((data, self._line))
         self.found.is_empty &= not data or data.isspace()
+        self.found.has_npu = self.found.has_npu or any(word in data for word in NPU_WORDS)
         hits = self._needles.finder.find(data)
         if not any(self._needles.texts[hit.needle] == STEP for hit in hits):
             self.found.series.read_other_forms(data, self._line)

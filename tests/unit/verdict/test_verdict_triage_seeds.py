@@ -145,3 +145,37 @@ def test_memory_of_the_optimizer_step_has_its_own_cause(file, function, code, ca
     assert found.known
     assert found.root.id == cause
     assert ("optimizer_offload" in found.root.signature.remedy) == (cause == "npu-oom-optimizer")
+
+
+ELSEWHERE = {
+    "RuntimeError: 0 active drivers ([]). There should only be one.": "triton-both",
+}
+
+
+@pytest.mark.parametrize("text", ELSEWHERE)
+def test_a_cause_of_npus_is_only_a_symptom_where_nothing_shows_npus(text):
+    found = triage_text(f"{text}\n".encode())
+    assert not found.known
+    with_npu = triage_text(f"npu-smi: 8 x Ascend910B3\n{text}\n".encode())
+    assert with_npu.known
+    assert with_npu.root.id == ELSEWHERE[text]
+    assert triage_text(f"{text}\n".encode(), versions={"torch_npu": "2.7.1"}).known
+
+
+def test_the_size_of_a_type_of_numpy_is_an_error_of_packages_built_for_another_numpy():
+    text = "numpy.dtype size changed, may indicate binary incompatibility. Expected 96, got 88"
+    assert triage_text(f"ValueError: {text}\n".encode()).root.id == "numpy-c-api"
+    warned = triage_text(f"x.py:6: RuntimeWarning: {text}\n  from ._random import Generator\n".encode())
+    assert not warned.known
+
+
+def test_only_the_constructors_of_the_plugin_are_those_that_vllm_changed():
+    text = "TypeError: {}.__init__() got an unexpected keyword argument 'zeta_{}'\n"
+    assert triage_text(text.format("AscendScheduler", 1).encode()).known
+    assert not triage_text(text.format("DDIMScheduler", 1).encode()).known
+
+
+def test_a_weight_that_is_not_in_the_checkpoint_is_a_symptom():
+    found = triage_text(b"KeyError: 'model.layers.0.mlp.w2.weight_scale'\n")
+    assert found.root.id == "weight-not-in-checkpoint"
+    assert not found.known

@@ -34,6 +34,8 @@ _TEXT = re.compile(r"(?:[\w.]+\.)?(?P<error>[A-Za-z_]\w*): (?P<message>.+)", re.
 _CHECKS = re.compile(
     r"(?:^|[._])(?:__post_init__|_*(?:validate|check(?!point)|verify|ensure|assert)\w*)$", re.IGNORECASE
 )
+#: The folder of a package with sources of others.
+_COPIED = re.compile(r"/(?:third_party|thirdparty|_?vendor(?:ed)?)/(?P<name>\w+)/")
 #: Evaluates on the validation data.
 _EVALUATION = re.compile(r"Trainer\._validate$")
 _SETTINGS = re.compile(r"\b(?:config|args|kwargs)\b")
@@ -105,6 +107,8 @@ class RaisedCauses:
         # Several functions may check the same setting; of other functions one cannot be told from another.
         if len({(one.package, one.message.function) for one in found}) > 1 and not all(map(_refuses, found)):
             return None
+        # A package may have a copy of another one's function.
+        found = [one for one in found if not _COPIED.search(one.message.path)] or found
         newest = max(found, key=lambda one: Version(one.releases[-1]))
         return newest.message.function, self._derived(newest)
 
@@ -137,15 +141,17 @@ class RaisedCauses:
     @staticmethod
     def _derived(one: _Raised) -> DerivedCause:
         message, package = one.message, one.package
+        copied = _COPIED.search(message.path)
+        who = f"{copied['name']}, of which {package} has a copy," if copied else package
         when = f" when `{message.condition}`" if message.condition else ""
         span = " to ".join(dict.fromkeys((one.releases[0], one.releases[-1])))
         where = f"{message.path} of {package} {span}"
         refuses = _refuses(one)
         return DerivedCause(
             degree=Degree.LIKELY if refuses else Degree.SYMPTOM,
-            sentence=f"{package} raises this in `{message.function}`{when}",
+            sentence=f"{who} raises this in `{message.function}`{when}",
             proof=(where,),
-            packages=(package,),
+            packages=(copied["name"], package) if copied else (package,),
             remedy=(
                 "change the setting or argument that this condition is about"
                 if refuses
