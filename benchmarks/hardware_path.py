@@ -1,7 +1,8 @@
 """How much of the code that only NPU hosts use is executed by rehearsals on this machine.
 
 Two sets of commands run under coverage: `doctor`, `plan` and `run` for a cell on the simulated device, and
-the rehearsals of a cell on NPUs (`rehearse`, with `--faults` and with `--first-contact`). Code of the
+the rehearsals of a cell on NPUs (`rehearse`, with `--faults` and with `--first-contact`, also with what is
+installed and with something in the way), with what is written for its hosts and merged from them. Code of the
 hardware path is every function that only the rehearsals enter, and every function that nothing enters, in
 modules of which only the rehearsals enter any. What both enter is not counted, nor are functions of modules
 that nothing enters. Programs inside cells are not traced. The lines that remain are in `hardware_path.json`,
@@ -39,13 +40,22 @@ profiles:
         with: {{python: 3.11, cann: 8.5.0, soc: a2}}
 """
 CHECKS = ("--check", "environment,loss")
+#: Replaced in the commands by what the rehearsals made: a cell, its Python, and the file to send.
+CELL, PYTHON, SENT = "{cell}", "{python}", "{sent}"
 SIMULATED = (("doctor",), ("plan",), ("run", "--only", "*-sim-*", *CHECKS))
 REHEARSED = (
     ("rehearse", *CHECKS),
     ("rehearse", "--faults"),
     ("rehearse", "--first-contact"),
-    ("jobs", "kubernetes"),
-    ("jobs", "slurm"),
+    ("--engine", "found", "--found-python", PYTHON, "rehearse", "--first-contact", "--faults"),
+    *(("jobs", kind) for kind in ("kubernetes", "slurm", "compose", "bake", "runners")),
+    ("plan", "--github", "2", "--cards", "8"),
+    ("run", "--only", CELL, "--check", "resolve"),
+    *(
+        ("lock", CELL, "--export", form, "--output", f"exported-{form}")
+        for form in ("dockerfile", "compose", "bake", "devcontainer", "kubernetes")
+    ),
+    ("--state", "merged", "ledger", "merge", SENT),
 )
 # Subprocesses are traced too, also those that replace themselves by another program or end at once.
 SETTINGS = """\
@@ -100,6 +110,20 @@ def hardware_path(
     ]
 
 
+def made(folder: Path) -> dict[str, str]:
+    """What stands for `CELL`, `PYTHON` and `SENT`, as far as it was made."""
+    found: dict[str, str] = {}
+    for sent in folder.glob("npu-matrix-rehearsal/first-contact/*.tar.gz"):
+        found[SENT] = str(sent)
+    for report in folder.glob("npu-matrix-rehearsal/reports/*/report.json"):
+        for row in json.loads(report.read_text("utf-8"))["cells"]:
+            found[CELL] = row["id"]
+            for result in row["results"]:
+                if result["check"] == "environment":
+                    found[PYTHON] = (result["measurements"] or {}).get("python", PYTHON)
+    return found
+
+
 def trace(commands: Sequence[Sequence[str]], folder: Path) -> dict[str, set[int]]:
     """File -> lines that the commands execute, in all processes of the host side."""
     import coverage
@@ -109,7 +133,9 @@ def trace(commands: Sequence[Sequence[str]], folder: Path) -> dict[str, set[int]
     settings = folder / "coveragerc"
     settings.write_text(SETTINGS.format(package=PACKAGE_ROOT, folder=folder), "utf-8")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "NPU_MATRIX_MATRIX": str(folder / "matrix.yaml")}
-    for arguments in commands:
+    for words in commands:
+        names = made(folder)
+        arguments = [names.get(word, word) for word in words]
         command = [
             sys.executable,
             "-m",

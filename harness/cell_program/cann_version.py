@@ -47,7 +47,7 @@ def cann_folders(environ: Mapping[str, str], ascend: Path) -> list[Path]:
     roots += [place / part for place in places[1:] for part in ROOTS]
     # Without links nothing says which version is used: the newest one.
     roots += [found for place in places for part in VERSION_FOLDERS for found in _newest_first(place, part)]
-    return [root for root in roots if os.path.exists(root)]  # noqa: PTH110 - Path.exists raises without access
+    return [root for root in dict.fromkeys(roots) if os.path.exists(root)]  # noqa: PTH110 - Path.exists raises without access
 
 
 def _newest_first(place: Path, pattern: str) -> list[Path]:

@@ -65,6 +65,10 @@ def _resolve_outcome(settings: Settings, ledger: Ledger, name: str) -> tuple[Cel
     return cell, context, outcome
 
 
+#: Rows as they are published may contradict themselves, and who only uses them cannot correct them.
+CHOOSE_OTHERS = "choose versions that are compatible (`npu-matrix advise` names some), or correct its pins"
+
+
 def _command(settings: Settings, cell: Cell) -> str:
     return f"{settings.run_command} --only {cell.id} --check resolve"
 
@@ -80,7 +84,7 @@ def lock_of_cell(settings: Settings, name: str, base_digest: str, registry: str 
         if ref is None:
             judgement = judge_outcome(context.plan.tasks[outcome.key].check, outcome)
             failed = judgement.status is Status.FAIL
-            advice = "correct its pins" if failed else "wait until these indexes respond"
+            advice = CHOOSE_OTHERS if failed else "wait until these indexes respond"
             raise NothingSelectedError(
                 f"{cell.id} has no lock",
                 why=" ".join(judgement.reasons),

@@ -243,6 +243,10 @@ def test_cann_is_found_in_each_layout_of_a_user(files: dict[str, str], version: 
     found = map(installed_version, cann_folders({"HOME": str(tmp_path)}, tmp_path / "none"))
     assert next(filter(None, found), "") == version
     assert list(cann_folders({}, tmp_path / "none")) == []
+    # set_env.sh sets several variables to one folder, which also is a usual one.
+    named = dict.fromkeys(("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"), str(tmp_path / "none/cann"))
+    (tmp_path / "none/cann").mkdir(parents=True)
+    assert cann_folders(named, tmp_path / "none") == [tmp_path / "none/cann"]
 
 
 def test_the_newest_of_several_toolkits_is_found_without_links(tmp_path: Path) -> None:
