@@ -379,19 +379,25 @@ class PackagePart:
     def containing(self, word: bytes) -> Mapping[str, frozenset[int]]:
         """Path -> the numbers of its contents that contain a text. Messages of exceptions are left out."""
         if word not in self._containing:
-            members = {path: one for path, one in self._members.items() if not path.endswith(RAISED)}
-            whole = {
-                number
-                for number in {one.c for one in members.values()}
-                if word in self._chunk(number, is_scan=True)
-            }
-            found = {
-                path: frozenset(n for n in range(len(member.s)) if word in self.content(path, n))
-                for path, member in members.items()
-                if member.c in whole
-            }
+            found: dict[str, frozenset[int]] = {}
+            # A word is in few contents, so none is cut out of its chunk here.
+            for number, members in self._by_chunk.items():
+                chunk = self._chunk(number, is_scan=True)
+                for path in members if word in chunk else ():
+                    spans = pairwise(accumulate(self._members[path].s, initial=self._members[path].o))
+                    having = (n for n, (start, end) in enumerate(spans) if chunk.find(word, start, end) >= 0)
+                    found[path] = frozenset(having)
             self._containing[word] = {path: numbers for path, numbers in found.items() if numbers}
         return self._containing[word]
+
+    @cached_property
+    def _by_chunk(self) -> dict[int, list[str]]:
+        """Number of a chunk -> the paths whose contents it has, without messages of exceptions."""
+        found: dict[int, list[str]] = {}
+        for path, member in self._members.items():
+            if not path.endswith(RAISED):
+                found.setdefault(member.c, []).append(path)
+        return found
 
     @cached_property
     def raised(self) -> Mapping[bytes, tuple[int, ...]]:

@@ -157,6 +157,10 @@ class ReleaseSurface:
         """Modules, names, classes with inherited attributes, and signatures."""
         return ApiSurface(self, search=self.containing, known_names=self._shared.names)
 
+    def forget(self) -> None:
+        """Drop what `api` has read, except what other releases share."""
+        self.__dict__.pop("api", None)
+
     def containing(self, word: bytes) -> list[str]:
         """The paths of the files that contain a text."""
         found = self._part.containing(word)
@@ -207,6 +211,7 @@ class SurfacePack:
         self._parts: dict[str, PackagePart] = {}
         self._releases: dict[tuple[str, int], ReleaseSurface] = {}
         self._raised: dict[str, Mapping[RaisedMessage, tuple[str, ...]]] = {}
+        self._histories: dict[tuple[str, str], NameHistory] = {}
         self._shared = _Shared()
 
     @property
@@ -289,15 +294,20 @@ class SurfacePack:
         return _OF_PRESENCE[found.presence], found
 
     def history(self, package: str, dotted: str) -> NameHistory:
-        """A dotted name (`vllm.config.ModelConfig`) over all releases of its package."""
-        return NameHistory(
-            package=normal_name(package),
-            name=dotted,
-            releases=tuple(
-                (version, _OF_PRESENCE[surface.api.find(dotted).presence] if surface else InRelease.NOT_READ)
-                for version, surface in self.surfaces(package)
-            ),
-        )
+        """A dotted name (`vllm.config.ModelConfig`) over all releases of its package.
+
+        What a release needed to find it is forgotten again: of all releases it is much.
+        """
+        key = (normal_name(package), dotted)
+        if key not in self._histories:
+            states = []
+            for version, surface in self.surfaces(package):
+                found = surface.api.find(dotted).presence if surface else None
+                states.append((version, _OF_PRESENCE[found] if found else InRelease.NOT_READ))
+                if surface:
+                    surface.forget()
+            self._histories[key] = NameHistory(package=key[0], name=dotted, releases=tuple(states))
+        return self._histories[key]
 
     def stated_history(self, package: str, dotted: str) -> NameHistory:
         """Like `history`, but a name that a module may only define at run time is MISSING.
@@ -307,14 +317,11 @@ class SurfacePack:
         holder, _, name = dotted.rpartition(".")
         quoted = re.compile(rb"""["']%s["']""" % re.escape(name).encode())
         states = []
-        for version, surface in self.surfaces(package):
-            state = InRelease.NOT_READ
-            if surface:
-                state = _OF_PRESENCE[surface.api.find(dotted).presence]
-                module = surface.api.source(holder)
-                if state is InRelease.UNKNOWN and module and not quoted.search(module):
-                    state = InRelease.MISSING
-            states.append((version, state))
+        known = self.history(package, dotted).releases
+        for (version, state), (_version, surface) in zip(known, self.surfaces(package), strict=True):
+            module = surface.api.source(holder) if surface and state is InRelease.UNKNOWN else b""
+            is_missing = module and not quoted.search(module)
+            states.append((version, InRelease.MISSING if is_missing else state))
         return NameHistory(package=normal_name(package), name=dotted, releases=tuple(states))
 
     def parameter_history(self, package: str, function: str, parameter: str) -> NameHistory:

@@ -179,6 +179,7 @@ class ApiSurface:
         self._read_names = cache(self._parse_names)
         self._package_text = cache(self._collect_text)
         self._calls_of = cache(self._find_calls)
+        self._files_with = cache(self._search_files)
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -194,6 +195,9 @@ class ApiSurface:
     def source(self, module: str) -> bytes:
         """The text of a module; empty when the module does not exist. InputError when it cannot be read."""
         return self._read_source(module)
+
+    def _search_files(self, word: bytes) -> frozenset[str]:
+        return frozenset(self._search(word) if self._search else ())
 
     def _read(self, module: str) -> bytes:
         member = self._members.get(module, "")
@@ -287,8 +291,7 @@ class ApiSurface:
                 continue
             if not self.has_module(star):
                 continue
-            source = self.source(star)
-            if name.encode() not in source and b"import *" not in source and b"__getattr__" not in source:
+            if not any(self._contains(star, word) for word in (name.encode(), b"import *", b"__getattr__")):
                 continue
             answer = self._lookup(star, name, depth + 1, seen)
             if answer.presence is Presence.FOUND and self._exports(star, name):
@@ -296,6 +299,12 @@ class ApiSurface:
             unsure = unsure or answer.presence is Presence.UNKNOWN
         presence = Presence.UNKNOWN if unsure else Presence.MISSING
         return NameLookup(presence=presence, where=module, missing=name)
+
+    def _contains(self, module: str, word: bytes) -> bool:
+        """Whether the text of a module has a word. Sources that know it are not read."""
+        if self._search is None:
+            return word in self.source(module)
+        return self._members.get(module, "") in self._files_with(word)
 
     def _exports(self, module: str, name: str) -> bool:
         """Whether `from module import *` imports a name of the module."""

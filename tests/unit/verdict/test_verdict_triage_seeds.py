@@ -179,3 +179,13 @@ def test_a_weight_that_is_not_in_the_checkpoint_is_a_symptom():
     found = triage_text(b"KeyError: 'model.layers.0.mlp.w2.weight_scale'\n")
     assert found.root.id == "weight-not-in-checkpoint"
     assert not found.known
+
+
+@pytest.mark.parametrize(
+    ("versions", "is_known"),
+    [({}, False), ({"torch": "2.1.0"}, True), ({"numpy": "2.0.1"}, True), ({"torch": "2.5.1"}, False)],
+)
+def test_versions_tell_that_an_old_torch_cannot_use_numpy_two(versions, is_known):
+    found = triage_text(b"RuntimeError: Numpy is not available\n", versions=versions)
+    assert found.known == is_known
+    assert "torch before 2.3" in found.root.signature.cause
