@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from harness.evidence import FACTS_VARIABLE, DeviceFacts, Runtime, read_device_facts, runtime_kind
 
@@ -31,6 +32,15 @@ def device_facts(device: str, environ: Mapping[str, str] = os.environ) -> Device
         torch=package_version("torch"),
         torch_npu=package_version("torch-npu"),
     )
+
+
+def half_format(torch: Any) -> str:
+    """The 16-bit format in which this NPU computes: `float16` where torch_npu says that it has no bfloat16.
+
+    That is so on Atlas 300I cards with 310P (vllm-ascend, tutorial "Atlas 300I": only float16).
+    """
+    supported = getattr(getattr(torch, "npu", None), "is_bf16_supported", None)
+    return "float16" if supported is not None and not supported() else "bfloat16"
 
 
 def _published(environ: Mapping[str, str]) -> DeviceFacts:

@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.cell_program.torch_device import device_facts
+from harness.cell_program.torch_device import device_facts, half_format
 from harness.errors import EXIT_INCOMPLETE
 from harness.evidence import Runtime, runtime_kind
 from harness.rollout.contact.contact_measurements import CollectiveResult, CollectivesMeasured
@@ -81,7 +81,7 @@ def operation_results(
     torch: Any, dist: Any, device: Any, rank: int, ranks: int
 ) -> Iterator[CollectiveResult]:
     """Every operation; a rank that finds a wrong result tells the others."""
-    for name, operation in OPERATIONS.items():
+    for name, operation in operations(half_format(torch)).items():
         wrong = operation(torch, dist, device, rank, ranks)
         told: list[Any] = [None] * ranks
         dist.all_gather_object(told, wrong)
@@ -150,16 +150,18 @@ def _send_receive(torch: Any, dist: Any, device: Any, rank: int, ranks: int) -> 
     return _difference(x, [float(before)] * ELEMENTS)
 
 
-OPERATIONS: dict[str, Callable[..., str]] = {
-    "all_reduce sum float32": _all_reduce("float32", "SUM"),
-    "all_reduce sum bfloat16": _all_reduce("bfloat16", "SUM"),
-    "all_reduce max float32": _all_reduce("float32", "MAX"),
-    "broadcast": _broadcast,
-    "all_gather_into_tensor": _all_gather,
-    "reduce_scatter_tensor": _reduce_scatter,
-    "all_to_all_single": _all_to_all,
-    "send and recv": _send_receive,
-}
+def operations(half: str) -> dict[str, Callable[..., str]]:
+    """Name -> operation. half: the 16-bit format of the device."""
+    return {
+        "all_reduce sum float32": _all_reduce("float32", "SUM"),
+        f"all_reduce sum {half}": _all_reduce(half, "SUM"),
+        "all_reduce max float32": _all_reduce("float32", "MAX"),
+        "broadcast": _broadcast,
+        "all_gather_into_tensor": _all_gather,
+        "reduce_scatter_tensor": _reduce_scatter,
+        "all_to_all_single": _all_to_all,
+        "send and recv": _send_receive,
+    }
 
 
 def _speed(torch: Any, dist: Any, device: Any, ranks: int) -> float:

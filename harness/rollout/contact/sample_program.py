@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from harness.cell_program.torch_device import device_facts
+from harness.cell_program.torch_device import device_facts, half_format
 from harness.numerics.calibration import constants_program
 from harness.rollout.contact.contact_measurements import SampledOperators, SampleMeasured
 from harness.serialisation import json_object
-
-#: The formats in which verl and its rollout engines compute.
-DTYPES = ("float32", "bfloat16")
 
 
 def measure(device: str) -> SampleMeasured:
@@ -30,9 +27,11 @@ def measure(device: str) -> SampleMeasured:
     # Imports torch, which only cells have.
     from harness.rollout.operators.operator_battery import Battery
 
+    # The formats in which verl and its rollout engines compute on this device.
+    dtypes = ("float32", half_format(torch) if device.startswith("npu") else "bfloat16")
     operators = tuple(
         SampledOperators(dtype=dtype, operators=Battery(device, getattr(torch, dtype)).measure())
-        for dtype in DTYPES
+        for dtype in dtypes
     )
     return SampleMeasured(
         device=device_facts(device),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from harness.numerics.arithmetic import stochastic_arithmetic
-from harness.numerics.arithmetic.precision_contract import BF16_APPROXIMATE, FP32, Contract
+from harness.numerics.arithmetic.precision_contract import BF16_APPROXIMATE, FP16_NATIVE, FP32, Contract
 from harness.rollout.operators.operator_cases import CASES, OperatorCase
 from harness.rollout.operators.operator_inputs import Arguments
 from harness.rollout.operators.operator_result import LARGEST_STORED, OperatorMeasurement
@@ -27,7 +27,7 @@ SAMPLES = 8
 """As in the check `actor`. With eight samples and the contract's safety factor of two, a correct device stays
 far below the tolerance."""
 
-CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_APPROXIMATE}
+CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_APPROXIMATE, "float16": FP16_NATIVE}
 
 
 @dataclass(frozen=True, kw_only=True)

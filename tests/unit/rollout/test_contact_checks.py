@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from harness.cell_program.program_run import ProgramFailure
+from harness.cell_program.torch_device import half_format
 from harness.evidence import DeviceFacts, Runtime
 from harness.numerics.calibration.calibration_measurements import DeviceConstant
 from harness.outcome import Status
 from harness.plan.tasks.demand import resource_demand
+from harness.rollout.contact.collective_program import operations
 from harness.rollout.contact.contact_checks import (
     CARDS,
     CONTACT_CHECKS,
@@ -114,3 +117,18 @@ def test_collectives_lease_two_cards_and_the_sample_one() -> None:
     facets = {"device": {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}}
     cards = {check.name: resource_demand(check, facets).resources["NPU"] for check in CONTACT_CHECKS}
     assert cards == {"device-sample": 1.0, "collectives": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("npu", "half"),
+    [
+        (SimpleNamespace(is_bf16_supported=lambda: True), "bfloat16"),
+        (SimpleNamespace(is_bf16_supported=lambda: False), "float16"),
+        # torch_npu before 2.1 does not say.
+        (SimpleNamespace(), "bfloat16"),
+    ],
+)
+def test_a_device_is_measured_in_the_16_bit_format_that_it_has(npu: object, half: str) -> None:
+    """A 310P has no bfloat16: nothing of it would be right there, and the check said that the card is not."""
+    assert half_format(SimpleNamespace(npu=npu)) == half
+    assert [name for name in operations(half) if "16" in name] == [f"all_reduce sum {half}"]
