@@ -100,7 +100,10 @@ _AT_WORK = re.compile(
     r"|delet(?:ed|ing)|remov(?:ed|ing)|using|start(?:s|ed|ing)?|begin(?:s|ning)?|creat(?:ed|ing)"
     r"|initiali[sz](?:ed|ing)|finish(?:es|ed|ing)?|complet(?:e|es|ed|ing)|done|success\w*|succeeded|passed"
     r"|closing|closed|destroying|releas(?:ed|ing)|updat(?:ed|ing)|generat(?:ed|ing)|evaluat(?:ed|ing)"
-    r"|wandb|swanlab|mlflow|view run|waking|sleep|warm(?:ed|ing)?[ -]?up|captur(?:ed|ing))\b"
+    r"|wandb|swanlab|mlflow|view run|waking|sleep|warm(?:ed|ing)?[ -]?up|captur(?:ed|ing)"
+    r"|ends?|ended|steps?|epochs?|took|shapes?|version|kept|contains|early stopping|from scratch|total|len"
+    r"|checkpoints?|datasets?|dataloader|batch(?:es)?|rewards?|answers?|learning rate|lr|sync\w*|broadcast)\b"
+    r"|\b(?:memory (?:allocated|reserved)|warnings\.warn\()|<\|\w+\|>|global_step"
     r"|(?:完成|成功|保存|加载|开始|没有|结束)|\d{1,3}%\|"
     r"|\b(?:0|no|none) (?:failed|failures?|errors?|invalid)\b",
     re.IGNORECASE,
@@ -109,6 +112,14 @@ _AT_WORK = re.compile(
 _VALUE = r"(?:[-+]?[\d.]+(?:e[-+]?\d+)?%?|nan|inf|true|false|none|null|\S{0,2}/\S+|['\"][^'\"]{0,200}['\"])"
 _SETTINGS = re.compile(
     rf"[\s{{(]*(?:['\"]?[\w./@\[\]-]+(?: \w+){{0,3}}['\"]?\s?[:=\uff1a]\s?{_VALUE}[\s,;\uff0c)}}-]*)+$",
+    re.IGNORECASE,
+)
+# The value of something, whatever its name.
+_NAMED_VALUE = re.compile(rf"[\w'\"\])][:=\uff1a]\s?(?:{_VALUE}|[\[{{(].*)[\s,;)}}]*$", re.IGNORECASE)
+# A value of this may say what failed.
+_TROUBLE = re.compile(
+    r"time[d_ -]{0,2}out|wait|connect|socket|lost|hang|hung|stuck|fail|err(?:or|no|code)|abnormal|exit|kill"
+    r"|dead|abort|reason|fault|alarm|exception|detail|超时|等待|连接|异常",
     re.IGNORECASE,
 )
 # The number of an error is no setting.
@@ -141,7 +152,7 @@ def unusual_lines(
         and any(map(str.isalpha, text))
         and sum(map(str.isalnum, text)) >= _FEWEST_CHARACTERS
         and not _AT_WORK.search(text)
-        and not (_SETTINGS.match(text) and not _ERROR_NUMBER.search(text))
+        and not _is_value(text)
         and not _PRINTED_ANSWER.match(text)
         and not SAMPLE_FIELD.match(text)
         and not _goes_on(text)
@@ -150,6 +161,13 @@ def unusual_lines(
         and not _ZERO_IN_TABLE.search(text)
         and normalised(text) not in usual
     ]
+
+
+def _is_value(text: str) -> bool:
+    """Whether a line says the value of a setting, a metric or a count, and no number of an error."""
+    if _ERROR_NUMBER.search(text):
+        return False
+    return bool(_SETTINGS.match(text) or (_NAMED_VALUE.search(text) and not _TROUBLE.search(text)))
 
 
 def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: bool) -> list[tuple[int, str]]:
