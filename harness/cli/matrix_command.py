@@ -127,17 +127,14 @@ def rows(settings: Settings, as_json: bool) -> None:
     the checks of each square, the versions in which its cell differs from the stack, the command that runs
     it again, and what the twin leaves out. Nothing is run: stored outcomes of the current keys are read.
     """
+    from harness.plan.change.revision import checkout_revision
     from harness.workspace.open_ledger import open_ledger
-    from harness.workspace.results.row_table import read_rows, row_lines
+    from harness.workspace.results.row_table import read_rows, row_lines, rows_document
 
     with open_ledger(settings) as ledger:
         found = read_rows(settings, ledger)
     if as_json:
-        report = {
-            "schema": {"name": "npu-matrix.rows", "version": 1},
-            "rows": json_object({"rows": found})["rows"],
-        }
-        click.echo(json.dumps(report, indent=2))
+        click.echo(json.dumps(rows_document(found, checkout_revision(settings.root)), indent=2))
         return
     click.echo("\n".join(row_lines(found)))
 

@@ -7,21 +7,25 @@ taken for one of the row's own versions when it is not.
 
 from __future__ import annotations
 
+import functools
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import TypeAdapter, ValidationError
 
 from harness.compat.knowledge.pack_at_hand import pack_at_hand
+from harness.digest import digest_json
 from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.matrix.model.cell import Cell
 from harness.matrix.model.definitions import Stack
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Evidence, State, Status
-from harness.serialisation import JsonValue
+from harness.serialisation import JsonValue, json_object
 from harness.settings import Settings
 from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.triage.catalogue import LOCAL_NAME, Catalogue, catalogue_with
@@ -48,6 +52,8 @@ SIMULATED = ("numerics", "twin")
 NOT_RUN, KNOWN, NOT_APPLICABLE = "not run", "known failure", "not applicable"
 NONE_KNOWN = "none known"
 """The triage square of a row of which no failure was found."""
+REVISION_CHARACTERS = 10
+_UNKNOWN = "unknown"
 _ORDER = ("fail", "error", KNOWN, "inconclusive", "unsupported", NOT_RUN, "pass")
 _STRENGTH = (Evidence.STATIC, Evidence.CPU, Evidence.SIMULATED, Evidence.HARDWARE)
 
@@ -59,6 +65,8 @@ class Square:
     result: the worst of its checks, or "none" without a check for it. checks: each check with its result.
     cell: whose verdicts these are. differs: axis, the cell's version and the row's. evidence: the weakest of
     the checks that ran. date: when the oldest outcome was measured. command: how to get the verdicts again.
+    revisions: those of this project whose runs measured it, with a `+` if files were changed; "" for a run
+    without one. Empty in tables of older versions.
     """
 
     column: str
@@ -69,6 +77,7 @@ class Square:
     evidence: str = ""
     date: str = ""
     command: str = ""
+    revisions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +129,7 @@ def read_rows(settings: Settings, ledger: Ledger) -> tuple[Row, ...]:
         verdicts={(verdict.cell_id, verdict.check): verdict for verdict in verdicts},
         simulated={cell.id: cell for cell in simulated if cell.device == "sim"}.values(),
         catalogue=catalogue_with(settings.root / LOCAL_NAME),
+        revision_of=functools.cache(partial(_revision_of, ledger)),
     )
     return tuple(maker.row(name, cell) for name, cell in own.items())
 
@@ -131,6 +141,7 @@ class _RowMaker:
     verdicts: Mapping[tuple[str, str], Verdict]
     simulated: Iterable[Cell]
     catalogue: Catalogue
+    revision_of: Callable[[str], str]
 
     def row(self, name: str, cell: Cell) -> Row:
         launch = cell_launch(self.settings, self.matrix, cell)
@@ -210,7 +221,15 @@ class _RowMaker:
             if proofs
             else "",
             command=shlex.join(command) if answered else "",
+            revisions=tuple(sorted({self.revision_of(one.run_id) for _, one in proofs})),
         )
+
+
+def _revision_of(ledger: Ledger, run_id: str) -> str:
+    """The revision of this project with which a run was made, "" if it is not known."""
+    run = ledger.run(run_id)
+    revision = str(run.host.get("revision", "")) if run else ""
+    return revision[:REVISION_CHARACTERS] + ("+" if revision.endswith("+") else "")
 
 
 def _triage_square(stack: Stack, failures: Sequence[TriagedFailure]) -> Square:
@@ -252,8 +271,29 @@ def _result(verdict: Verdict) -> str:
     return NOT_RUN
 
 
+def rows_document(rows: Sequence[Row], revision: str) -> dict[str, JsonValue]:
+    """The table as JSON. revision: of the checkout that made it."""
+    stored = json_object({"rows": rows})["rows"]
+    return {
+        "schema": {"name": "npu-matrix.rows", "version": 1},
+        "revision": revision,
+        "digest": digest_json(stored),
+        "rows": stored,
+    }
+
+
 def rows_of(document: Mapping[str, JsonValue]) -> tuple[Row, ...]:
-    """The rows of a document that `matrix rows --json` printed; InputError if it is none."""
+    """The rows of a document that `matrix rows --json` printed.
+
+    InputError if it is none, or if its rows are not those that one command printed. A document without a
+    digest is of an older version.
+    """
+    if "digest" in document and document["digest"] != digest_json(document.get("rows")):
+        raise InputError(
+            "this table of rows was edited, or joined from several tables",
+            why="its digest is not that of its rows",
+            fix="merge the ledgers (`npu-matrix ledger merge`), and run `npu-matrix matrix rows --json`",
+        )
     try:
         return TypeAdapter(tuple[Row, ...]).validate_python(document["rows"])
     except (KeyError, ValidationError) as error:
@@ -270,6 +310,7 @@ def row_lines(rows: Sequence[Row]) -> list[str]:
         "|---" * (len(columns) + 3) + "|",
     ]
     lines += [_table_line(row) for row in rows]
+    lines += ["", _revisions_line(rows)]
     for row in rows:
         lines += ["", f"## {row.stack}", "", f"{row.title}.", ""]
         lines += [_square_line(square) for square in row.squares]
@@ -285,6 +326,21 @@ def row_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def _revisions_line(rows: Sequence[Row]) -> str:
+    """Which revisions of this project measured the squares."""
+    measured = [one for row in rows for one in row.squares if one.date]
+    counts = Counter(revision or _UNKNOWN for one in measured for revision in one.revisions or ("",))
+    if not counts:
+        return "No square has been measured."
+    shown = ", ".join(f"{revision} ({count} squares)" for revision, count in counts.most_common())
+    if len(counts) == 1:
+        return f"Measured with revision {shown} of this project."
+    return (
+        f"Measured with {len(counts)} revisions of this project: {shown}. Each square lists its own; an "
+        "outcome counts for a later revision while the code and the inputs of its check are the same."
+    )
+
+
 def _table_line(row: Row) -> str:
     squares = [_short(square) for square in row.squares]
     counts = [str(len(row.known)) if row.known else "-", str(len(row.left_out)) if row.left_out else "-"]
@@ -298,7 +354,8 @@ def _short(square: Square) -> str:
 
 
 def _square_line(square: Square) -> str:
-    date = f" ({square.evidence}, {square.date})" if square.date else ""
+    revisions = " and ".join(one or _UNKNOWN for one in square.revisions or ("",))
+    date = f" ({square.evidence}, {square.date}, revision {revisions})" if square.date else ""
     checks = ", ".join(f"{check} {result}" for check, result in square.checks.items()) or "no check"
     differs = f"; other versions than the row: {'; '.join(square.differs)}" if square.differs else ""
     command = f"; `{square.command}`" if square.command else ""

@@ -23,6 +23,7 @@ from harness.workspace.results.row_table import (
     _differences,
     read_rows,
     row_lines,
+    rows_document,
     rows_of,
 )
 
@@ -110,6 +111,30 @@ def test_a_wrong_cause_is_shown():
     row = next(row for row in STORED if row.failures)
     wrong = replace(row.failures[0], found="npu-oom")
     assert any("is not what triage says of" in line for line in row_lines([replace(row, failures=(wrong,))]))
+
+
+def test_tables_of_two_revisions_are_not_joined_without_notice():
+    first, second = STORED[0], STORED[1]
+    table = rows_document([first], "aaaa")
+    assert rows_of(table) == (first,)
+    joined = {**table, "rows": [*table["rows"], *rows_document([second], "bbbb")["rows"]]}
+    with pytest.raises(InputError, match="joined from several tables"):
+        rows_of(joined)
+
+
+def test_the_revisions_that_measured_the_squares_are_listed():
+    one, two = (
+        replace(square, evidence="static", date="2026-11-28", revisions=revisions)
+        for square, revisions in zip(STORED[0].squares, [("aaaa",), ("aaaa", "bbbb+")], strict=False)
+    )
+    lines = "\n".join(row_lines([replace(STORED[0], squares=(one, two))]))
+    assert "Measured with 2 revisions of this project: aaaa (2 squares), bbbb+ (1 squares)." in lines
+    assert "(static, 2026-11-28, revision aaaa and bbbb+)" in lines
+    lines = "\n".join(row_lines([replace(STORED[0], squares=(one,))]))
+    assert "Measured with revision aaaa (1 squares) of this project." in lines
+    assert "revision unknown" in "\n".join(
+        row_lines([replace(STORED[0], squares=(replace(one, revisions=()),))])
+    )
 
 
 def test_another_document_is_refused():
