@@ -25,6 +25,7 @@ from benchmarks.figures import ROOT, CannotRunError, Figure
 from harness import __version__
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.package import PACKAGE_ROOT
+from harness.settings import load_settings
 
 #: What rehearses is not what it rehearses.
 MACHINERY = ("harness/devices/stand_in/", "harness/workspace/execution/rehears", "harness/cli/rehearse")
@@ -120,7 +121,11 @@ def made(folder: Path) -> dict[str, str]:
             found[CELL] = row["id"]
             for result in row["results"]:
                 if result["check"] == "environment":
-                    found[PYTHON] = (result["measurements"] or {}).get("python", PYTHON)
+                    python = (result["measurements"] or {}).get("python", PYTHON)
+                    # Reports name the folder of the cache so.
+                    found[PYTHON] = python.replace(
+                        "{cache}", str(load_settings({}, os.environ, folder).cache)
+                    )
     return found
 
 
