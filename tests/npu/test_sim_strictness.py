@@ -250,9 +250,7 @@ def test_pending_collectives_are_waited_for_by_kernels() -> None:
     """A kernel on a stream with a pending collective first waits for it."""
     waited: list[bool] = []
     operator = torch.ops.aten.mm.default
-    machine = replace(
-        SIMULATION.machine, pending=SimpleNamespace(value=1), finish_stream=lambda: waited.append(True)
-    )
+    machine = replace(SIMULATION.machine, pending=SimpleNamespace(value=1), enter=lambda: waited.append(True))
     run = make_kernel(plan_of(operator, operator._schema), lambda *_args: torch.zeros(1), machine)
     run(torch.ones(1, 1, device=NPU), torch.ones(1, 1, device=NPU))
     assert waited == [True]

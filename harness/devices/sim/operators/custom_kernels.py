@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from harness.devices.sim.operators.aten_kernels import writing
 from harness.devices.sim.operators.dispatch import Machine, make_kernel
 from harness.devices.sim.operators.schema_plan import plan_of
@@ -117,6 +119,33 @@ def _with_out_overloads(by_name: Mapping[str, Callable[..., Any]]) -> Mapping[st
         if (operator := overload("npu", f"{name}.out")) is not None and len(schema_of(operator).returns) == 1
     }
     return {**written, **by_name}
+
+
+def _into_given(operator: Any) -> Callable[..., Any]:
+    """An `out` overload with a list of results, which its schema does not mark as written."""
+
+    def write(*args: Any, out: list[torch.Tensor], workspace: object = None, **kwargs: Any) -> Any:  # noqa: ARG001
+        for target, result in zip(out, operator(*args, **kwargs), strict=True):
+            # A sum of the softmax that was not asked for has no elements.
+            if target.numel():
+                target.copy_(result.reshape(target.shape))
+        return tuple(out)
+
+    return write
+
+
+def _workspace(query: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
+    """Memory that a captured kernel may use. The references need none."""
+    return torch.empty(32, dtype=torch.uint8, device=query.device)
+
+
+def install_attention_in_graphs(library: Any) -> None:
+    """The overloads of fused attention that task groups of captured graphs contain."""
+    for name in ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"):
+        if overload("npu", f"{name}.out") is not None:
+            override(library, f"{name}.out", _into_given(overload("npu", name)), DEVICE_KEY)
+        if overload("npu", f"_{name}_get_max_workspace") is not None:
+            override(library, f"_{name}_get_max_workspace", _workspace, DEVICE_KEY)
 
 
 def install_custom(library: Any, machine: Machine) -> tuple[str, ...]:

@@ -27,6 +27,10 @@ Compute = Callable[..., Any]
 Interceptor = Callable[[OperatorPlan, Compute, list[Any], dict[str, Any]], Any]
 
 
+#: Records a call of a captured stream: (plan, kernel, its arguments, its keyword arguments) -> its result.
+Recorder = Callable[[OperatorPlan, Callable[..., Any], Args, Kwargs], Any]
+
+
 class Pending(Protocol):
     """A counter in the memory of the runtime."""
 
@@ -51,9 +55,9 @@ class Machine:
     tensor. randomly: (plan, compute, generator or None, device number) -> `compute` with that device's random
     numbers. interceptors: at most one; may change between calls. devices: all devices of this process.
     current: returns the number of the current device. synchronise: waits for the device; None if waiting
-    cannot fail. pending: its `value` is the number of collectives that are not done, in all streams.
-    finish_stream: waits for those of the current stream. checks: verifies calls by torch_npu's own code; None
-    to compute everything.
+    cannot fail. pending: its `value` is the number of collectives that are not done and of captures that are
+    not over, in all streams. enter: waits for those of the current stream; returns what records the call
+    there, or None. checks: verifies calls by torch_npu's own code; None to compute everything.
     """
 
     alias: Callable[[torch.Tensor], torch.Tensor]
@@ -62,7 +66,7 @@ class Machine:
     devices: Sequence[torch.device]
     current: Callable[[], int]
     pending: Pending
-    finish_stream: Callable[[], None]
+    enter: Callable[[], Recorder | None]
     checks: Checks | None = None
     interceptors: list[Interceptor] = field(default_factory=list)
     synchronise: Callable[[], None] | None = None
@@ -85,11 +89,11 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
     in_place = plain and plan.returns == ((0, "self"),) and only is not None
     finish = _general_finish(plan, compute, machine)
     pending = machine.pending
-    finish_stream = machine.finish_stream
+    enter = machine.enter
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if pending.value:
-            finish_stream()
+        if pending.value and (record := enter()) is not None:
+            return record(plan, kernel, args, kwargs)
         values = list(args)
         count = len(values)
         foreign = None

@@ -17,18 +17,21 @@ from typing import Any
 import torch
 
 from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Compute
+from harness.devices.sim.operators.graph_capture import OFFSET_STEP
 from harness.devices.sim.operators.schema_plan import OperatorPlan
 
 VARIABLE = "NPU_SIM_RNG"
-# Each operator advances the offset by one step of the Philox counter, the least that device kernels do.
-_OFFSET_STEP = 4
 _MASK = (1 << 64) - 1
 
 
 def random_source(
-    default: Callable[[int], torch.Generator],
+    default: Callable[[int], torch.Generator], captured: Callable[[torch.Generator], tuple[int, int] | None]
 ) -> Callable[[OperatorPlan, Compute, torch.Generator | None, int], Compute]:
-    """The function `Machine.randomly`; `default` returns the default generator of a device."""
+    """The function `Machine.randomly`.
+
+    default: returns the default generator of a device. captured: seed and offset for a call of a captured
+    graph, None for any other call.
+    """
     if os.environ.get(VARIABLE, "device") == "host":
         return _from_host
 
@@ -39,7 +42,9 @@ def random_source(
             raise RuntimeError(
                 f"Expected a '{DEVICE_TYPE}' device type for generator but found '{generator.device.type}'"
             )
-        seed = _next_seed(generator if generator is not None else default(index))
+        source = generator if generator is not None else default(index)
+        place = captured(source)
+        seed = _next_seed(source) if place is None else _seed_at(*place)
         if plan.generator is not None:
             return _with_generator(plan.generator, compute, torch.Generator().manual_seed(seed))
         return _with_default_seed(compute, seed)
@@ -66,8 +71,11 @@ def _from_host(
 
 def _next_seed(generator: torch.Generator) -> int:
     offset = int(generator.get_offset())
-    generator.set_offset(offset + _OFFSET_STEP)
-    start = int(generator.initial_seed())
+    generator.set_offset(offset + OFFSET_STEP)
+    return _seed_at(int(generator.initial_seed()), offset)
+
+
+def _seed_at(start: int, offset: int) -> int:
     if offset == 0:
         return start & _MASK
     # splitmix64: neighbouring offsets give unrelated seeds.

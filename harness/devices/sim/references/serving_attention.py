@@ -71,7 +71,7 @@ def npu_fused_infer_attention_score(
     out, lse = _fused(
         call, input_layout, query, key, value, actual_seq_lengths, actual_seq_lengths_kv, block_table
     )
-    return out, lse if softmax_lse_flag else torch.zeros(1)
+    return out, lse if softmax_lse_flag else torch.zeros(0)
 
 
 def npu_fused_infer_attention_score_v2(
@@ -107,7 +107,7 @@ def npu_fused_infer_attention_score_v2(
         sink=learnable_sink,
     )
     out, lse = _fused(call, input_layout, query, key, value, actual_seq_qlen, actual_seq_kvlen, block_table)
-    return out, lse if return_softmax_lse else torch.zeros(1)
+    return out, lse if return_softmax_lse else torch.zeros(0)
 
 
 def npu_incre_flash_attention(

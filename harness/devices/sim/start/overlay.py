@@ -56,9 +56,9 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
     from harness.devices.sim.collectives.collective_faults import intercept_collectives
     from harness.devices.sim.faults.fault_injection import FaultInjector
     from harness.devices.sim.operators.aten_kernels import install_aten
-    from harness.devices.sim.operators.custom_kernels import install_custom
-    from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Machine
-    from harness.devices.sim.operators.graph_capture import refuse_capture
+    from harness.devices.sim.operators.custom_kernels import install_attention_in_graphs, install_custom
+    from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Machine, Recorder
+    from harness.devices.sim.operators.graph_capture import GraphRecorder
     from harness.devices.sim.operators.host_memory import alias_maker, device_copier
     from harness.devices.sim.operators.random_numbers import random_source, use_host_generator
     from harness.devices.sim.operators.serving_kernels import install_serving
@@ -73,18 +73,20 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
         npu.init()
         return npu.default_generators[index]
 
-    def finish_stream() -> None:
-        stream = ctypes.c_void_p(npu.current_stream().npu_stream)
-        if error := runtime.npu_sim_drain(stream):
+    def enter() -> Recorder | None:
+        stream = npu.current_stream().npu_stream
+        if error := runtime.npu_sim_drain(ctypes.c_void_p(stream)):
             raise RuntimeError(f"a collective on this stream failed, error code is {error}")
+        return graphs.of_stream(stream)
 
     # It forks, and the other process needs torch_npu's own kernels.
     checks = start_checks(note)
     alias = alias_maker()
+    graphs = GraphRecorder(runtime, npu, alias)
     machine = Machine(
         alias=alias,
         to_device=device_copier(alias),
-        randomly=random_source(default_generator),
+        randomly=random_source(default_generator, graphs.place),
         # Variables of the environment can still change which devices are visible.
         devices=tuple(
             torch.device(DEVICE_TYPE, index)
@@ -93,11 +95,10 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
         current=npu.current_device,
         synchronise=npu.synchronize if any(os.environ.get(name) for name in LATE_FAULTS) else None,
         pending=ctypes.c_int.in_dll(runtime, "npu_sim_pending"),
-        finish_stream=finish_stream,
+        enter=enter,
         checks=checks,
     )
     use_host_generator(npu)
-    refuse_capture(npu)
     with warnings.catch_warnings():
         # torch warns about every kernel that is replaced.
         warnings.simplefilter("ignore")
@@ -105,6 +106,7 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
         install_aten(aten, machine)
         custom_library = torch.library.Library("npu", "IMPL")
         custom = install_custom(custom_library, machine)
+        install_attention_in_graphs(custom_library)
         install_formats(custom_library, machine)
         serving, serving_libraries = install_serving(machine)
     injector = FaultInjector(machine.interceptors, lambda: intercept_collectives(machine))

@@ -7,6 +7,7 @@ has other code for machines without Triton.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -139,8 +140,10 @@ def intercepted(run: Callable[..., Any], machine: Machine) -> Callable[..., Any]
     """Let faults and call counts also apply to kernels, as operators with the name triton::KERNEL."""
 
     def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
-        if machine.pending.value:
-            machine.finish_stream()
+        if machine.pending.value and (record := machine.enter()) is not None:
+            plan = _kernel_plan(executor.fn.__name__, args, kwargs)
+            record(plan, functools.partial(launch, executor), args, kwargs)
+            return
         if not machine.interceptors:
             run(executor, *args, **kwargs)
             return

@@ -534,7 +534,7 @@ static void reduce_into(void *total, const void *part, uint64_t count, uint32_t 
 /* One call. Arrays of counts and displacements are copied, because torch_npu frees them after the call. */
 typedef struct {
     communicator *comm;
-    uint32_t kind, type, root, items;
+    uint32_t kind, type, root, items, lists;
     int op;
     const char *source;
     char *target;
@@ -699,6 +699,7 @@ static int submit(call description, const uint64_t *const *arrays, uint32_t list
     call *c = malloc(sizeof *c);
     if (!c) return HCCL_E_MEMORY;
     *c = description;
+    c->lists = lists;
     c->source = sim_host(c->source);
     c->target = sim_host(c->target);
     for (uint32_t i = 0; i < c->items; i++) c->transfers[i].data = sim_host(c->transfers[i].data);
@@ -711,12 +712,40 @@ static int submit(call description, const uint64_t *const *arrays, uint32_t list
         for (uint32_t list = 0; list < lists; list++) memcpy(c->counts + (size_t)list * comm->size, arrays[list], comm->size * sizeof *c->counts);
     }
     atomic_fetch_add(&comm->references, 1);
+    sim_graph *graph = sim_stream_state_of(stream)->graph;
+    /* What is captured runs in each replay. Until then its result is unknown; zeros are valid indices. */
+    if (graph) {
+        if (c->target && c->kind != POINT_TO_POINT && c->kind != ALL_TO_ALL) memset(c->target, 0, bytes_of(c, c->count));
+        return sim_graph_tell(COLLECTIVE, graph, c) ? HCCL_E_NOT_SUPPORT : HCCL_OK;
+    }
     if (sim_stream_submit(stream, run_call, c)) {
         release(comm);
         free_call(c);
         return HCCL_E_MEMORY;
     }
     return HCCL_OK;
+}
+
+static void *copied(const void *data, size_t bytes) {
+    void *copy = data ? malloc(bytes + 1) : NULL;
+    return copy ? memcpy(copy, data, bytes) : NULL;
+}
+
+/* Runs a captured collective and waits for it. */
+SIM_API aclError npu_sim_collective(const call *captured, void *stream) {
+    communicator *comm = captured->comm;
+    call *c = copied(captured, sizeof *captured);
+    if (!c) return SIM_OUT_OF_MEMORY;
+    c->counts = copied(captured->counts, (size_t)captured->lists * comm->size * sizeof *c->counts);
+    c->transfers = copied(captured->transfers, captured->items * sizeof *c->transfers);
+    atomic_fetch_add(&comm->references, 1);
+    aclError error = sim_stream_submit(stream, run_call, c);
+    return error ? error : sim_stream_drain(stream);
+}
+SIM_API void npu_sim_forget_collective(call *captured) {
+    communicator *comm = captured->comm;
+    free_call(captured);
+    release(comm);
 }
 
 SIM_API int HcclAllReduce(void *source, void *target, uint64_t count, uint32_t type, int op, void *comm, void *stream) {

@@ -172,6 +172,7 @@ SIM_API aclError aclrtMemcpy(void *target, size_t room, const void *source, size
 }
 SIM_API aclError aclrtMemcpyAsync(void *target, size_t room, const void *source, size_t bytes, int kind, void *stream) {
     (void)kind; TRACE;
+    if (npu_sim_pending && sim_stream_state_of(stream)->graph) return sim_graph_tell(UNRECORDED, sim_stream_state_of(stream)->graph, "copies by torch_npu itself");
     aclError error = sim_stream_drain(stream);
     return error ? error : copy(target, room, source, bytes);
 }
@@ -189,6 +190,7 @@ SIM_API aclError aclrtMemset(void *target, size_t room, int32_t value, size_t by
     return SIM_OK;
 }
 SIM_API aclError aclrtMemsetAsync(void *target, size_t room, int32_t value, size_t bytes, void *stream) {
+    if (npu_sim_pending && sim_stream_state_of(stream)->graph) return sim_graph_tell(UNRECORDED, sim_stream_state_of(stream)->graph, "aclrtMemsetAsync");
     aclError error = sim_stream_drain(stream);
     return error ? error : aclrtMemset(target, room, value, bytes);
 }

@@ -35,6 +35,13 @@ enum {
     SIM_CONTEXT_NULL = 107002,
     SIM_OUT_OF_MEMORY = 207001,
     SIM_NO_DEVICE = 207004,
+    SIM_NOT_SUPPORTED = 207000,
+    SIM_STREAM_CAPTURED = 107027,
+    SIM_STREAM_NOT_CAPTURED = 107029,
+    SIM_CAPTURE_MODE = 107030,
+    SIM_STREAM_CONFLICT = 107032,
+    SIM_GROUP_STATUS = 107033,
+    SIM_STREAM_UNMATCHED = 107036,
     SIM_AICORE_EXCEPTION = 507015,
     SIM_SYNC_TIMEOUT = 507046,
     SIM_COLLECTIVE_FAILED = 507048,
@@ -75,6 +82,30 @@ int sim_skips_copy(const void *target, const void *source);
 aclError sim_stream_submit(void *stream, aclError (*run)(void *), void *argument);
 /* Waits until the stream has done what was submitted to it. Returns the stream's error. */
 aclError sim_stream_drain(void *stream);
+/* Number of work items that are not done, of captures, updates and replays that are not over. Kernels in Python read it to know
+ * whether they must look. */
+extern SIM_API atomic_int npu_sim_pending;
+
+/* Graphs (graph.c). graph: what is captured in a stream. update: the group of calls that is updated in it. stalled: a replay in it
+ * waits for an event. */
+typedef struct sim_graph sim_graph;
+typedef struct {
+    sim_graph *graph;
+    void *update;
+    int stalled;
+} sim_stream_state;
+sim_stream_state *sim_stream_state_of(void *stream);
+
+/* What Python is told. object: a stream, an event, a group, or a collective. */
+enum {
+    GRAPH_BEGIN, GRAPH_END, GRAPH_REPLAY, GRAPH_DESTROY, GROUP_BEGIN, GROUP_END, UPDATE_BEGIN, UPDATE_END,
+    EVENT_WAIT, EVENT_RESET, EVENT_RECORD, COLLECTIVE, HOST_FUNCTION, GRAPH_PRINT, UNRECORDED
+};
+typedef aclError (*sim_graph_listener)(int what, void *graph, void *object);
+aclError sim_graph_tell(int what, void *graph, void *object);
+aclError sim_graph_refuse(void *stream);
+aclError sim_graph_join(sim_graph *graph, void *stream);
+
 SIM_API aclError aclrtGetDeviceResLimit(int32_t device, int type, uint32_t *value);
 aclError sim_charge(int device, size_t bytes);
 void sim_refund(int device, size_t bytes);

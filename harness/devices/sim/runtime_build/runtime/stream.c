@@ -50,10 +50,10 @@ typedef struct sim_stream {
     aclError error;
     sim_work *first, *last;
     uint32_t limits[2];
+    sim_stream_state state;
     struct sim_stream *next;
 } sim_stream;
 
-/* Number of work items that are not done, in all streams. Kernels in Python read it to know whether they must wait. */
 SIM_API atomic_int npu_sim_pending;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -62,6 +62,7 @@ static sim_stream default_stream;
 static sim_stream *with_thread;
 
 static sim_stream *stream_of(void *stream) { return stream ? stream : &default_stream; }
+sim_stream_state *sim_stream_state_of(void *stream) { return &stream_of(stream)->state; }
 
 static void *run_stream(void *argument) {
     sim_stream *stream = argument;
@@ -150,13 +151,20 @@ static aclError drain_all(int32_t timeout_ms) {
 
 static aclError then_synchronise(aclError error, int32_t timeout_ms) { return error ? error : synchronise(timeout_ms); }
 
-SIM_API aclError aclrtSynchronizeDevice(void) { TRACE; return then_synchronise(drain_all(-1), -1); }
-SIM_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) { TRACE; return then_synchronise(drain_all(timeout), timeout); }
-SIM_API aclError aclrtSynchronizeStream(void *stream) { TRACE; return then_synchronise(drain(stream, -1), -1); }
-SIM_API aclError aclrtSynchronizeStreamWithTimeout(void *stream, int32_t timeout) {
-    TRACE;
-    return then_synchronise(drain(stream, timeout), timeout);
+static aclError synchronise_device(int32_t timeout_ms) {
+    aclError error = sim_graph_refuse(NULL);
+    return error ? error : then_synchronise(drain_all(timeout_ms), timeout_ms);
 }
+/* A stream whose replay stands still would never be done: nothing else runs that could record the event. */
+static aclError synchronise_stream(void *stream, int32_t timeout_ms) {
+    aclError error = stream ? sim_graph_refuse(stream) : SIM_OK;
+    if (!error && stream_of(stream)->state.stalled) error = SIM_SYNC_TIMEOUT;
+    return error ? error : then_synchronise(drain(stream, timeout_ms), timeout_ms);
+}
+SIM_API aclError aclrtSynchronizeDevice(void) { TRACE; return synchronise_device(-1); }
+SIM_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) { TRACE; return synchronise_device(timeout); }
+SIM_API aclError aclrtSynchronizeStream(void *stream) { TRACE; return synchronise_stream(stream, -1); }
+SIM_API aclError aclrtSynchronizeStreamWithTimeout(void *stream, int32_t timeout) { TRACE; return synchronise_stream(stream, timeout); }
 
 SIM_API aclError aclrtCreateStream(void **stream) {
     TRACE;
@@ -226,27 +234,37 @@ static aclError run_host_call(void *argument) {
 SIM_API aclError aclrtLaunchHostFunc(void *stream, void (*function)(void *), void *argument) {
     TRACE;
     int status;
+    sim_graph *graph = stream_of(stream)->state.graph;
     aclrtStreamQuery(stream, &status);
-    if (status == 0) {
+    if (status == 0 && !graph) {
         function(argument);
         return SIM_OK;
     }
     host_call *call = malloc(sizeof *call);
     if (!call) return SIM_OUT_OF_MEMORY;
     *call = (host_call){function, argument};
-    return sim_stream_submit(stream, run_host_call, call);
+    return graph ? sim_graph_tell(HOST_FUNCTION, graph, call) : sim_stream_submit(stream, run_host_call, call);
 }
+SIM_API void npu_sim_call_host(const host_call *captured) { captured->function(captured->argument); }
+SIM_API void npu_sim_forget_host_call(host_call *captured) { free(captured); }
 SIM_API aclError aclrtLaunchCallback(void (*function)(void *), void *argument, int block, void *stream) {
     (void)block;
     return aclrtLaunchHostFunc(stream, function, argument);
 }
 
-/* stream: where work was pending when the event was recorded, NULL if there was none; then its number-th item must be done. */
+/* stream: where work was pending when the event was recorded, NULL if there was none; then its number-th item must be done.
+ * graph: what was captured there then. external: for waiting inside of a graph for what happens outside of it; then signal says
+ * whether it was recorded. */
 typedef struct {
     struct timespec recorded;
     sim_stream *stream;
     uint64_t number;
+    sim_graph *graph;
+    int external;
+    uint64_t signal;
 } sim_event;
+
+enum { EVENT_EXTERNAL = 0x20 };
 
 static int is_complete(const sim_event *event) { return !event->stream || event->stream->done >= event->number; }
 
@@ -255,8 +273,13 @@ SIM_API aclError aclrtCreateEvent(void **event) {
     *event = calloc(1, sizeof(sim_event));
     return *event ? SIM_OK : SIM_OUT_OF_MEMORY;
 }
-SIM_API aclError aclrtCreateEventWithFlag(void **event, uint32_t flags) { (void)flags; return aclrtCreateEvent(event); }
-SIM_API aclError aclrtCreateEventExWithFlag(void **event, uint32_t flags) { (void)flags; return aclrtCreateEvent(event); }
+SIM_API aclError aclrtCreateEventWithFlag(void **event, uint32_t flags) {
+    aclError error = aclrtCreateEvent(event);
+    if (error || flags != EVENT_EXTERNAL) return error;
+    ((sim_event *)*event)->external = 1;
+    return SIM_OK;
+}
+SIM_API aclError aclrtCreateEventExWithFlag(void **event, uint32_t flags) { return aclrtCreateEventWithFlag(event, flags); }
 SIM_API aclError aclrtDestroyEvent(void *event) { TRACE; free(event); return SIM_OK; }
 SIM_API aclError aclrtRecordEvent(void *handle, void *on) {
     TRACE;
@@ -264,6 +287,8 @@ SIM_API aclError aclrtRecordEvent(void *handle, void *on) {
     sim_stream *stream = stream_of(on);
     clock_gettime(CLOCK_MONOTONIC, &event->recorded);
     event->stream = NULL;
+    event->graph = stream->state.graph;
+    if (event->external) return sim_graph_tell(EVENT_RECORD, event->graph, event);
     if (!stream->has_thread) return SIM_OK;
     pthread_mutex_lock(&lock);
     event->number = stream->submitted;
@@ -271,7 +296,10 @@ SIM_API aclError aclrtRecordEvent(void *handle, void *on) {
     pthread_mutex_unlock(&lock);
     return SIM_OK;
 }
-SIM_API aclError aclrtResetEvent(void *event, void *stream) { (void)event; (void)stream; TRACE; return SIM_OK; }
+SIM_API aclError aclrtResetEvent(void *event, void *stream) {
+    TRACE;
+    return ((sim_event *)event)->external ? sim_graph_tell(EVENT_RESET, stream_of(stream)->state.graph, event) : SIM_OK;
+}
 
 static aclError wait_for_event(const sim_event *event, int32_t timeout_ms) {
     aclError error = SIM_OK;
@@ -289,6 +317,8 @@ static aclError run_wait(void *argument) {
 SIM_API aclError aclrtStreamWaitEvent(void *stream, void *handle) {
     TRACE;
     const sim_event *event = handle;
+    if (event->external) return sim_graph_tell(EVENT_WAIT, stream_of(stream)->state.graph, handle);
+    if (event->graph) return sim_graph_join(event->graph, stream);
     pthread_mutex_lock(&lock);
     int complete = is_complete(event);
     pthread_mutex_unlock(&lock);
@@ -297,6 +327,20 @@ SIM_API aclError aclrtStreamWaitEvent(void *stream, void *handle) {
     if (!copy) return SIM_OUT_OF_MEMORY;
     *copy = *event;
     return sim_stream_submit(stream, run_wait, copy);
+}
+
+/* Instead of an external event, newer releases of torch_npu use a number in device memory. */
+static uint64_t *signal_of(void *event) { return sim_is_device(event) ? sim_host(event) : &((sim_event *)event)->signal; }
+SIM_API uint64_t npu_sim_signal(void *event) { return *signal_of(event); }
+SIM_API void npu_sim_set_signal(void *event, uint64_t value) { *signal_of(event) = value; }
+SIM_API aclError aclrtValueWait(void *address, uint64_t value, uint32_t flags, void *stream) {
+    (void)flags; TRACE;
+    return value == 1 ? sim_graph_tell(EVENT_WAIT, stream_of(stream)->state.graph, address) : SIM_NOT_SUPPORTED;
+}
+SIM_API aclError aclrtValueWrite(void *address, uint64_t value, uint32_t flags, void *stream) {
+    (void)flags; TRACE;
+    if (value > 1) return SIM_NOT_SUPPORTED;
+    return sim_graph_tell(value ? EVENT_RECORD : EVENT_RESET, stream_of(stream)->state.graph, address);
 }
 
 SIM_API aclError aclrtSynchronizeEvent(void *event) { TRACE; return then_synchronise(wait_for_event(event, -1), -1); }
