@@ -15,6 +15,7 @@ from harness.outcome import Evidence, Outcome, State, Status, Tier
 from harness.settings import load_settings
 from harness.verdict.triage.catalogue import shipped_catalogue
 from harness.verdict.verdict import Standing, Verdict
+from harness.workspace.results import row_table
 from harness.workspace.results.row_table import COLUMNS, TRIAGE, _RowMaker, row_lines
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +36,15 @@ def rows(checkout: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:
     return {row["stack"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
 
 
-def test_without_outcomes_no_square_is_green(checkout, capsys):
+def test_without_outcomes_no_square_is_green(checkout, capsys, monkeypatch):
+    planned: set[str] = set()
+    judge = row_table.judge_plan
+
+    def judge_and_note(plan, *others):
+        planned.update(entry.check for entry in plan.entries if entry.key)
+        return judge(plan, *others)
+
+    monkeypatch.setattr(row_table, "judge_plan", judge_and_note)
     found = rows(checkout, capsys)
 
     assert set(found) >= {"gptoss-20b-grpo", "verl-npu-plugin", "one-step-off-2card", "gspo-qwen3-30b-a3b"}
@@ -45,18 +54,8 @@ def test_without_outcomes_no_square_is_green(checkout, capsys):
     assert any("4 x 8" in text for text in found["gspo-qwen3-30b-a3b"]["render"])
     assert any("Megatron" in text for text in found["gspo-qwen3-30b-a3b"]["left_out"])
     assert any("CRLF" in text for text in found["gptoss-20b-grpo"]["known"])
-
-
-def test_checks_that_the_profile_leaves_out_can_fill_a_square(checkout, capsys, monkeypatch):
-    planned: set[str] = set()
-
-    def judge(plan, *_others):
-        planned.update(entry.check for entry in plan.entries if entry.key)
-        return ()
-
-    monkeypatch.setattr("harness.workspace.results.row_table.judge_plan", judge)
-    rows(checkout, capsys)
-    # Without a clone of their commits, the cells of releases have keys.
+    # Checks that the profile leaves out can fill a square: without a clone of their commits, the cells of
+    # releases have keys.
     assert {"recipe-twin", "actor-bf16", "twin"} <= planned
 
 
@@ -89,6 +88,7 @@ def maker(verdicts: list[Verdict]) -> tuple[_RowMaker, object, object]:
         verdicts={(one.cell_id, one.check): one for one in verdicts},
         simulated=[twin],
         catalogue=shipped_catalogue(),
+        revision_of=lambda _key: "",
     )
     return made, row, twin
 
