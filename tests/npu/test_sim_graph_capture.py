@@ -91,10 +91,13 @@ def test_a_graph_keeps_the_memory_that_it_was_captured_with() -> None:
         lambda x: x.sum().item(),
         lambda x: x.cpu(),
         lambda x: x.copy_(torch.zeros(4)),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: torch.equal(x, x),
         lambda _x: torch.npu.current_stream().synchronize(),
         lambda _x: torch.npu.synchronize(),
     ],
-    ids=["item", "cpu", "copy from the host", "stream", "device"],
+    ids=["item", "cpu", "copy from the host", "nonzero", "mask", "equal", "stream", "device"],
 )
 def test_waiting_for_a_captured_stream_is_refused_and_the_next_capture_works(wait) -> None:
     x = torch.ones(4, device="npu")

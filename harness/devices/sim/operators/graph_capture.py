@@ -231,10 +231,11 @@ class GraphRecorder:
         copies = plan.name in _COPIES
         call.args = tuple(_kept(value, copies) for value in args)
         call.kwargs = {name: _kept(value, copies) for name, value in kwargs.items()}
-        written = [
-            args[at] if at < len(args) else kwargs.get(name) for at, name in filter(None, plan.returns)
+        new = iter(call.results)
+        results = [
+            next(new) if source is None else args[source[0]] if source[0] < len(args) else kwargs[source[1]]
+            for source in plan.returns
         ]
-        results = [*written, *call.results]
         if len(plan.returns) > 1:
             return tuple(results)
         return results[0] if results else None
@@ -382,14 +383,19 @@ def _set_back(graph: _Graph) -> None:
 
 
 def _refuse_blocking(plan: OperatorPlan, args: Args, kwargs: Kwargs) -> None:
-    """Copies between host and device wait for the host unless they are non_blocking."""
-    if plan.name not in _COPIES:
-        return
-    at = _COPIES[plan.name]
-    is_free = bool(args[at] if at < len(args) else kwargs.get("non_blocking"))
-    target = kwargs.get("device")
-    crosses = any(isinstance(one, torch.Tensor) and one.is_cpu for one in args)
-    if not is_free and (crosses or (target is not None and torch.device(target).type == "cpu")):
+    """Refuse what makes the host wait: numbers that decide a shape, and copies that are not non_blocking."""
+    if plan.name in _COPIES:
+        at = _COPIES[plan.name]
+        target = kwargs.get("device")
+        crosses = any(isinstance(one, torch.Tensor) and one.is_cpu for one in args)
+        to_host = target is not None and torch.device(target).type == "cpu"
+        waits = (crosses or to_host) and not (args[at] if at < len(args) else kwargs.get("non_blocking"))
+    elif plan.base == "index":
+        # An index of numbers decides no shape, a mask does.
+        waits = any(one is not None and one.dtype in {torch.bool, torch.uint8} for one in args[1])
+    else:
+        waits = plan.waits
+    if waits:
         raise RuntimeError(f"{plan.name}: {_SYNCHRONISES}")
 
 

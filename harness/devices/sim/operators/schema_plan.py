@@ -44,6 +44,9 @@ _RANDOM_TAG = "nondeterministic_seeded"
 _RANDOM = frozenset({"npu::_npu_dropout", "npu::npu_dropout_gen_mask"})
 
 
+_WAITING_TAGS = frozenset({"dynamic_output_shape", "data_dependent_output"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class OperatorPlan:
     """How to run an operator. Positions number the arguments of its schema from 0.
@@ -53,7 +56,7 @@ class OperatorPlan:
     every argument that the operator writes. returns: for each result the (position, name) of the argument
     that it is, None for a new tensor. single: whether there is one result and it is a tensor, not a list or a
     number. random: whether it draws random numbers. mixed: whether it accepts host tensors with device
-    tensors.
+    tensors. waits: whether a device has to wait for it, because numbers decide the shape or are the result.
     """
 
     name: str
@@ -67,6 +70,7 @@ class OperatorPlan:
     single: bool
     random: bool
     mixed: bool
+    waits: bool = False
 
     @property
     def qualified(self) -> str:
@@ -112,6 +116,7 @@ def plan_of(operator: Any, schema: Any) -> OperatorPlan:
         or schema.name in _RANDOM
         or any(tag.name == _RANDOM_TAG for tag in operator.tags),
         mixed=schema.name in MIXED_DEVICES,
+        waits=any(tag.name in _WAITING_TAGS for tag in operator.tags),
     )
 
 
