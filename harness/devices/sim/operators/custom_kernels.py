@@ -126,8 +126,8 @@ def _into_given(operator: Any) -> Callable[..., Any]:
 
     def write(*args: Any, out: list[torch.Tensor], workspace: object = None, **kwargs: Any) -> Any:  # noqa: ARG001
         for target, result in zip(out, operator(*args, **kwargs), strict=True):
-            # A sum of the softmax that was not asked for has no elements.
-            if target.numel():
+            # A sum of the softmax that was not asked for has no elements, here or where it would go.
+            if target.numel() and result.numel():
                 target.copy_(result.reshape(target.shape))
         return tuple(out)
 
