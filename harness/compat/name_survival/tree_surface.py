@@ -158,6 +158,9 @@ class TreeSurface(ApiSurface):
     def _record(self, kind: str, name: str | WordQuestion) -> None:
         self._recorded.add(Reading(kind, name))
 
+    def _contains(self, module: str, word: bytes) -> bool:
+        return word in self.source(module)
+
     def source(self, module: str) -> bytes:
         """The text of a module; empty when the module does not exist."""
         self._record("text", module)
