@@ -305,16 +305,16 @@ def test_files_that_were_changed_after_the_installation_are_known_when_a_run_is_
     ("package", "why"),
     [
         (FoundPackage(version="0.9.1", record="", changed=("verl/core.py",)), "verl/core.py"),
-        (FoundPackage(version="0.9.1", record="", folder="/work/verl"), "nothing states the commit"),
+        (FoundPackage(version="0.9.1", record="", folder="/src/verl"), "nothing states the commit"),
         (
             FoundPackage(
                 version="0.9.1",
                 record="",
-                folder="/work/verl",
+                folder="/src/verl",
                 commit=f"{COMMIT}+changed",
-                changed=("/work/verl/x.py",),
+                changed=("/src/verl/x.py",),
             ),
-            "/work/verl/x.py",
+            "/src/verl/x.py",
         ),
     ],
 )

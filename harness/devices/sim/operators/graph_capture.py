@@ -185,18 +185,25 @@ class GraphRecorder:
             return None
         return int(generator.initial_seed()), self._offsets[place.generator] + place.offset
 
-    def note_offsets(self) -> None:
-        """Call this before a replay, which advances the generators at once."""
+    def capture_end(self, end: Callable[[], None]) -> None:
+        """End the capture of the current stream; NotImplementedError for what it has that nobody records."""
+        graph = self._runtime.npu_sim_captured(ctypes.c_void_p(self._npu.current_stream().npu_stream))
+        end()
+        if graph in self._graphs and (what := self._graphs[graph].unrecorded):
+            raise NotImplementedError(f"{_NOT_SIMULATED} with {what}")
+
+    def replay(self, replay: Callable[[], None]) -> None:
+        """Replay a graph. An error of a kernel is raised as it was, not only as a code of the runtime."""
+        # torch_npu advances the generators at once.
         for generator in self._offsets:
             self._offsets[generator] = int(generator.get_offset())
-
-    def take_failure(self, graph: int | None = None) -> Exception | None:
-        """The error that ended the last replay, at most once; of a graph: what it has that nobody records."""
-        if graph is not None:
-            what = self._graphs[graph].unrecorded if graph in self._graphs else ""
-            return NotImplementedError(f"{_NOT_SIMULATED} with {what}") if what else None
-        failure, self._failure = self._failure, None
-        return failure
+        try:
+            replay()
+        except RuntimeError as error:
+            failure, self._failure = self._failure, None
+            if failure is None:
+                raise
+            raise failure from error
 
     def _record(self, graph: _Graph, plan: OperatorPlan, kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
         _refuse_blocking(plan, args, kwargs)
@@ -415,22 +422,5 @@ def _report_failures(npu: Any, recorder: GraphRecorder) -> None:
     if kind is None:
         return
     end, replay = kind.capture_end, kind.replay
-
-    def capture_end(graph: Any) -> None:
-        captured = recorder._runtime.npu_sim_captured(  # noqa: SLF001 - one subject in two places
-            ctypes.c_void_p(npu.current_stream().npu_stream)
-        )
-        end(graph)
-        if failure := recorder.take_failure(captured):
-            raise failure
-
-    def replay_or_raise(graph: Any) -> None:
-        recorder.note_offsets()
-        try:
-            replay(graph)
-        except RuntimeError as error:
-            if failure := recorder.take_failure():
-                raise failure from error
-            raise
-
-    kind.capture_end, kind.replay = capture_end, replay_or_raise
+    kind.capture_end = lambda graph: recorder.capture_end(lambda: end(graph))
+    kind.replay = lambda graph: recorder.replay(lambda: replay(graph))
