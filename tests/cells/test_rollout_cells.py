@@ -59,6 +59,18 @@ def test_experts_with_the_wrong_sign_are_found_by_their_operator(experts_cell, t
     assert text.count("is wrong") == 1
 
 
+def test_graphs_whose_updates_have_no_effect_are_found_though_every_operator_is_right(engine_cell, tmp_path):
+    fault = {"op": "*infer_attention*", "kind": "outdated"}
+    outcome = engine_cell.execute("generation-graphs", tmp_path, [fault])
+    judgement = judge_outcome(engine_cell.tasks["generation-graphs"].check, outcome)
+    assert outcome.evidence is Evidence.SIMULATED
+    assert judgement.status is Status.FAIL
+    text = " ".join(judgement.reasons)
+    assert "qwen2 in graphs: log-probabilities are off" in text
+    assert "qwen3 bf16 in graphs: log-probabilities are off" in text
+    assert "is wrong" not in text
+
+
 def test_a_collective_that_rounds_is_found_in_the_case_of_two_devices_alone(engine_cell, tmp_path):
     # A scaled collective would not be detected: it scales the whole residual stream, and norms undo that.
     outcome = engine_cell.execute("generation", tmp_path, [{"op": "c10d::allreduce_", "kind": "round"}])

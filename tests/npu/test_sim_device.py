@@ -187,7 +187,8 @@ def test_a_call_can_fail_or_block() -> None:
 
 def test_every_kind_is_exercised_here() -> None:
     assert set(fault_spec.KINDS) == {
-        "round", "lowacc", "ulp", "sign", "scale", "zero", "stale", "nan", "nondet", "raise", "hang"
+        "round", "lowacc", "ulp", "sign", "scale", "zero", "stale", "nan", "nondet", "raise", "hang",
+        "outdated",  # tests/npu/test_sim_graph_capture.py
     }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from torch import nn
 torch_npu = pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
+from harness.devices.sim.faults.fault_spec import FaultSpec  # noqa: E402
 from harness.devices.sim.operators import graph_capture  # noqa: E402
 from harness.devices.sim.start.sim_environment import LAUNCHER  # noqa: E402
 
@@ -173,6 +174,32 @@ def test_a_task_group_is_updated_and_a_replay_waits_for_its_event() -> None:
     with torch.npu.stream(update):
         event.record(update)
     assert result.tolist() == [70.0] * 4
+
+
+@pytest.mark.skipif(not HAS_EXTERNAL_EVENTS, reason="this release has no task groups with external events")
+def test_the_fault_of_updates_keeps_the_captured_arguments_and_distorts_no_call() -> None:
+    x, out = torch.ones(4, device="npu"), torch.zeros(4, device="npu")
+    handles: list[object] = []
+
+    def call() -> torch.Tensor:
+        torch.npu.graph_task_group_begin(torch.npu.current_stream())
+        torch.add(x, 1, out=out)
+        handles.append(torch.npu.graph_task_group_end(torch.npu.current_stream()))
+        return out * 10
+
+    graph, result = captured(call)
+    update = torch.npu.Stream()
+    simulation = overlay.installed()
+    for faults, expected in (((FaultSpec(op="add.*", kind="outdated"),), 20.0), ((), 30.0)):
+        with simulation.faults.injected(*faults) as active:
+            with torch.npu.stream(update):
+                torch.npu.graph_task_update_begin(update, handles[0])
+                torch.add(x, 2, out=out)
+                torch.npu.graph_task_update_end(update)
+            assert (x + 1).tolist() == [2.0] * 4
+            graph.replay()
+        assert result.tolist() == [expected] * 4
+        assert [fault.hits for fault in active] == [1] * len(faults)
 
 
 @pytest.mark.skipif(not HAS_EXTERNAL_EVENTS, reason="this release has no task groups with external events")

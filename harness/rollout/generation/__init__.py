@@ -1,4 +1,4 @@
-"""The checks `generation`, `generation-experts` and `plumbing` of vLLM's engine, alone and with a trainer.
+"""The checks of vLLM's engine: what it generates, also with MoE models and in graphs, and its weight sync.
 
 Start with `generation_checks.py`, then `generation_program.py` and `plumbing_program.py` (run inside the
 cell) and `generation_judge.py` (judges their measurements).

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from harness.cell_program.program_run import (
     SHOWN_CHARACTERS,
     ProgramFailure,
@@ -46,6 +48,8 @@ from harness.serialisation import to_json
 # The limits are for hung programs: with a load of 14 on two cores the longest took 211 s and 30 s.
 GROUP_TIMEOUT_S = 1200.0
 REFERENCE_TIMEOUT_S = 600.0
+FIRST_WITH_GRAPHS = Version("0.13")
+"""vLLM of vllm-ascend 0.11 takes other settings for graphs (`level` and not `mode`)."""
 DEVICES = 2
 """Number of simulated devices: one case generates on two."""
 
@@ -195,6 +199,14 @@ def needs_engine(facets: Mapping[str, Any]) -> str:
     return "" if facets["versions"].get("vllm_ascend") else "this cell has no vllm-ascend"
 
 
+def needs_engine_with_graphs(facets: Mapping[str, Any]) -> str:
+    """Why the check of graphs does not apply, or ""."""
+    version = facets["versions"].get("vllm_ascend")
+    if version and Version(version) < FIRST_WITH_GRAPHS:
+        return f"graphs are configured otherwise before vllm-ascend {FIRST_WITH_GRAPHS}"
+    return needs_engine(facets)
+
+
 GENERATION_CHECKS: tuple[Check, ...] = (
     Check(
         name="generation",
@@ -227,6 +239,23 @@ GENERATION_CHECKS: tuple[Check, ...] = (
         timeout_s=2 * (GROUP_TIMEOUT_S + REFERENCE_TIMEOUT_S) + 60.0,
         expected_s=90.0,
         applies=needs_engine,
+    ),
+    Check(
+        name="generation-graphs",
+        tier=Tier.NUMERICS,
+        question="Does vLLM on this device compute the same in graphs, which it captures and replays?",
+        facets=FACETS,
+        measurements=GENERATION_FORMAT,
+        run=run_generation,
+        judge=generation_judge.generation,
+        needs=("environment",),
+        params={"groups": ("graphs",)},
+        # The trainers of more expensive tiers run the engine without graphs.
+        stops=False,
+        device=True,
+        timeout_s=GROUP_TIMEOUT_S + REFERENCE_TIMEOUT_S + 60.0,
+        expected_s=90.0,
+        applies=needs_engine_with_graphs,
     ),
     Check(
         name="plumbing",

@@ -99,6 +99,8 @@ def compare_case(
         permitted=tolerance,
         cached=sum(request.cached for requests in case.rounds for request in requests),
         expects_cached=case.expects_cached,
+        replays=case.replays,
+        expects_replays=case.expects_replays,
     )
     faults = tuple(
         _fault(case, fault, truth.rounds, tolerance)
@@ -120,6 +122,7 @@ def _fault(
         fault=fault.fault,
         hit=fault.hit,
         named=fault.named,
+        only_in_graphs=fault.only_in_graphs,
     )
 
 

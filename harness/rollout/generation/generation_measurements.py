@@ -1,4 +1,4 @@
-"""The measurements of the checks `generation`, `generation-experts` and `plumbing`.
+"""The measurements of the checks `generation`, `generation-experts`, `generation-graphs` and `plumbing`.
 
 Also the types of the files that their programs write. Standard library only, for Python 3.10: the programs in
 the cell use these types.
@@ -40,7 +40,8 @@ class FaultRun:
 
     fault: the specification of the fault. state: `unplaced` if none of the called operators belongs to the
     family. hit: operator -> how often the fault changed its result. named: operators that the test battery
-    found wrong at the same time. why: why it was skipped.
+    found wrong at the same time. why: why it was skipped. only_in_graphs: outside of graphs, the fault has no
+    effect on operators.
     """
 
     family: str
@@ -50,6 +51,7 @@ class FaultRun:
     rounds: Rounds = ()
     hit: Mapping[str, int] = field(default_factory=dict)
     named: tuple[str, ...] = ()
+    only_in_graphs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,7 @@ class CaseRun:
 
     sampling: vLLM's sampling parameters, greedy if empty. why: why it was skipped. error, trace: of a case
     that raised an error. not_simulated: operators in the error that the simulated device does not implement.
+    replays: how often a graph was replayed.
     """
 
     name: str
@@ -67,6 +70,8 @@ class CaseRun:
     kind: str = ""
     sampling: Mapping[str, float] = field(default_factory=dict)
     expects_cached: bool = False
+    expects_replays: bool = False
+    replays: int = 0
     why: str = ""
     error: str = ""
     trace: tuple[str, ...] = ()
@@ -160,7 +165,10 @@ class LogProbErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedCase(LogProbErrors):
-    """A case that was generated. cached: prompt tokens found in the prefix cache, in all rounds."""
+    """A case that was generated.
+
+    cached: prompt tokens found in the prefix cache, in all rounds. replays: how often a graph was replayed.
+    """
 
     name: str
     dtype: str
@@ -168,6 +176,8 @@ class GeneratedCase(LogProbErrors):
     permitted: LogProbTolerance
     cached: int
     expects_cached: bool
+    replays: int = 0
+    expects_replays: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +215,7 @@ class FaultResult(LogProbErrors):
     state: Literal["generated"] = "generated"
     hit: Mapping[str, int]
     named: tuple[str, ...]
+    only_in_graphs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +257,7 @@ class EngineFailure(ProgramFailure):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationMeasurements:
-    """The measurements of the checks `generation` and `generation-experts`."""
+    """The measurements of the checks `generation`, `generation-experts` and `generation-graphs`."""
 
     cases: tuple[CaseResult, ...]
     faults: tuple[FaultResult | UnmeasuredFault, ...]

@@ -23,7 +23,7 @@ from typing import Any
 
 from harness.cell_program.torch_device import device_facts, package_version
 from harness.cell_program.unsimulated_operators import unsimulated_operators
-from harness.devices.sim.faults.fault_spec import parse_faults
+from harness.devices.sim.faults.fault_spec import OF_UPDATES, parse_faults
 from harness.devices.sim.start import overlay
 from harness.rollout.generation import engine_workers, vllm_engine
 from harness.rollout.generation.generation_measurements import CaseRun, FaultRun, GenerationFile
@@ -47,6 +47,7 @@ class Generation:
     sampling: vLLM's sampling parameters, greedy if empty. repeats: number of rounds with the same prompts.
     devices: number of devices that the engine needs. expects_cached: the second round must find prompts in
     the prefix cache. sinks: the model has attention sinks, which some releases of vllm-ascend do not compute.
+    graphs: the engine must replay captured graphs.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Generation:
     devices: int = 1
     expects_cached: bool = False
     sinks: bool = False
+    graphs: bool = False
 
     @property
     def checkpoint(self) -> str:
@@ -70,6 +72,15 @@ _CHUNKED: vllm_engine.EngineOptions = {
     "max_num_batched_tokens": 32,
     "enable_chunked_prefill": True,
     "enable_prefix_caching": True,
+}
+#: Each decoding step replays a graph. The sizes are numbers of requests.
+_GRAPHS: vllm_engine.EngineOptions = {
+    "enforce_eager": False,
+    "compilation_config": {
+        "mode": 3,
+        "cudagraph_mode": "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": [1, 2, 4],
+    },
 }
 _SAMPLED: Mapping[str, float] = {"temperature": 1.0, "top_k": 20, "top_p": 0.95, "seed": 7}
 
@@ -100,6 +111,11 @@ GROUPS: Mapping[str, tuple[Generation, ...]] = {
     # process.
     "experts-bf16": (Generation(name="qwen3_moe bf16", kind="qwen3_moe", dtype="bfloat16"),),
     "gpt_oss": (Generation(name="gpt_oss", kind="gpt_oss", sinks=True),),
+    # An engine compiles its model for graphs only in a process in which dynamo is enabled.
+    "graphs": (
+        Generation(name="qwen2 in graphs", kind="qwen2", options=_GRAPHS, graphs=True),
+        Generation(name="qwen3 bf16 in graphs", kind="qwen3", dtype="bfloat16", options=_GRAPHS, graphs=True),
+    ),
 }
 
 FAULTS: Mapping[str, Mapping[str, str]] = {
@@ -122,6 +138,9 @@ FAULTS: Mapping[str, Mapping[str, str]] = {
     # Rounding can change expert routing, so the tolerance is wide and only gross errors are detected.
     "qwen3_moe bf16": {"experts": "sign"},
     "gpt_oss": {"attention": "round"},
+    # Before each replay, vllm-ascend updates the sequence lengths and block tables of attention.
+    "qwen2 in graphs": {"attention": OF_UPDATES, "norm": "round", "product": "round", "activation": "round"},
+    "qwen3 bf16 in graphs": {"attention": OF_UPDATES},
 }
 """Case -> family of operators (`operator_cases`) -> the fault for the called operators of this family.
 
@@ -131,7 +150,7 @@ Most faults change no token.
 
 def run(group: str, folder: Path, *, faults: bool) -> GenerationFile:
     """Run all cases of the group. If a case raises an error, the error is recorded and the next case runs."""
-    vllm_engine.prepare()
+    vllm_engine.prepare(compiles=any(case.graphs for case in GROUPS[group]))
     import torch
 
     started = time.monotonic()
@@ -174,10 +193,13 @@ def _on_one_engine(
             called = {}
             for case in cases:
                 before = _calls(llm, case)
-                rounds = tuple(
-                    vllm_engine.generate(llm, case.prompts, case.sampling) for _ in range(case.repeats)
+                with vllm_engine.counted_replays() as replays:
+                    rounds = tuple(
+                        vllm_engine.generate(llm, case.prompts, case.sampling) for _ in range(case.repeats)
+                    )
+                generated[case.name] = _case_run(
+                    case, state="generated", rounds=rounds, replays=next(replays)
                 )
-                generated[case.name] = _case_run(case, state="generated", rounds=rounds)
                 called[case.name] = (_calls(llm, case) - before).keys()
             if named is not None:
                 for case in cases:
@@ -211,6 +233,7 @@ def _case_run(case: Generation, **facts: Any) -> CaseRun:
         checkpoint=case.checkpoint,
         sampling=dict(case.sampling),
         expects_cached=case.expects_cached,
+        expects_replays=case.graphs,
         **facts,
     )
 
@@ -266,6 +289,7 @@ def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Meas
         rounds=(found,),
         hit=dict(hit),
         named=tuple(wrong),
+        only_in_graphs=all(fault.spec.kind == OF_UPDATES for fault in faults),
     )
 
 

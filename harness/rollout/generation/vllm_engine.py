@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +133,30 @@ def generate(
     )
 
 
-def prepare() -> None:
+@contextmanager
+def counted_replays() -> Iterator[Iterator[int]]:
+    """Counts the replays of graphs in this block; the iterator gives how many there were so far."""
+    graph: Any = import_module("torch").npu.NPUGraph
+    replay, replays = graph.replay, count()
+
+    def counted(self: Any) -> None:
+        next(replays)
+        replay(self)
+
+    graph.replay = counted
+    try:
+        yield replays
+    finally:
+        graph.replay = replay
+
+
+def prepare(*, compiles: bool = False) -> None:
     """Set the engine's environment variables that are not set yet, and initialise the device.
 
-    Must be called before vLLM is imported.
+    Must be called before vLLM is imported. compiles: the engine compiles its model, as graphs need.
     """
+    if compiles:
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "0")
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     _interpret_triton()

@@ -9,7 +9,11 @@ from harness.cell_program.unsimulated_operators import unsimulated_operators
 from harness.evidence import DeviceFacts
 from harness.outcome import Judgement, Status
 from harness.rollout.generation import generation_judge
-from harness.rollout.generation.generation_checks import GENERATION_CHECKS, needs_engine
+from harness.rollout.generation.generation_checks import (
+    GENERATION_CHECKS,
+    needs_engine,
+    needs_engine_with_graphs,
+)
 from harness.rollout.generation.generation_measurements import (
     BytesInUse,
     CaseResult,
@@ -28,6 +32,7 @@ from harness.rollout.generation.generation_measurements import (
 )
 from harness.rollout.operators.operator_result import OperatorMeasurement
 
+NOT_COVERED = "Not covered: graph mode, torchair, compiled Triton kernels, HCCL itself."
 SIMULATED = DeviceFacts(device="npu:0", kind="npu", simulated=True)
 FAULT = FaultResult(
     case="qwen2",
@@ -99,6 +104,28 @@ def test_a_healthy_engine_passes_and_says_what_that_means() -> None:
     assert "graph mode, torchair, compiled Triton kernels, HCCL itself" in text
 
 
+def test_in_graphs_a_fault_of_updates_needs_no_wrong_operator_and_no_replay_fails() -> None:
+    graphs = case(name="qwen2 in graphs", expects_replays=True, replays=15)
+    updates = fault(case="qwen2 in graphs", fault="*attention*;outdated", named=(), only_in_graphs=True)
+    judgement = generation(graphs, faults=(FAULT, updates))
+    assert judgement.status is Status.PASS
+    text = " ".join(judgement.reasons)
+    assert "Graphs were replayed 15 times." in text
+    assert "All 2 injected faults were detected, and those of operators (1) traced to them" in text
+    assert "Not covered: torchair" in text
+    undetected = replace(updates, budget=0.5)
+    assert generation(graphs, faults=(undetected,)).status is Status.INCONCLUSIVE
+    judgement = generation(replace(graphs, replays=0), faults=(FAULT, updates))
+    assert judgement.status is Status.FAIL
+    assert judgement.reasons[0] == "qwen2 in graphs: no graph was replayed."
+
+
+def test_graphs_are_only_checked_where_their_settings_are_known() -> None:
+    assert not needs_engine_with_graphs({"versions": {"vllm_ascend": "0.18.0"}})
+    assert "0.13" in needs_engine_with_graphs({"versions": {"vllm_ascend": "0.11.0"}})
+    assert needs_engine_with_graphs({"versions": {}}) == needs_engine({"versions": {}})
+
+
 def test_on_hardware_nothing_is_said_of_a_simulated_device() -> None:
     judgement = generation(case(), groups=(replace(GROUP, device=replace(SIMULATED, simulated=False)),))
     text = " ".join(judgement.reasons)
@@ -150,7 +177,7 @@ def test_an_operator_without_a_reference_is_listed_and_never_a_pass() -> None:
     assert "not simulated: atb::_npu_paged_attention_mla" in both.reasons
     assert "log-probabilities are off" in both.reasons[0]
     # The caveats follow the figures.
-    assert both.reasons[-2:] == (generation_judge.SHARED_KERNELS, generation_judge.UNCOVERED_SIMULATED)
+    assert both.reasons[-2:] == (generation_judge.SHARED_KERNELS, NOT_COVERED)
 
 
 def test_a_fault_that_shows_in_the_chosen_tokens_alone_is_noticed() -> None:
@@ -257,7 +284,7 @@ def test_a_step_without_a_reference_is_never_a_pass() -> None:
     both = plumbing(step("first", "same", "different"), lacking)
     assert both.status is Status.FAIL
     assert "not simulated: aclnnFoo" in both.reasons
-    assert both.reasons[-1] == generation_judge.UNCOVERED_SIMULATED
+    assert both.reasons[-1] == NOT_COVERED
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from harness.devices.sim.faults.fault_kinds import KernelCall, distort
-from harness.devices.sim.faults.fault_spec import FaultSpec
+from harness.devices.sim.faults.fault_spec import OF_UPDATES, FaultSpec
 from harness.devices.sim.operators.dispatch import Compute, Interceptor
 from harness.devices.sim.operators.schema_plan import OperatorPlan
 from harness.devices.sim.operators.torch_internals import current_autograd_node
@@ -104,6 +104,10 @@ class FaultInjector:
         self._counting = True
         self._update_interceptors()
 
+    def ignores_update(self, plan: OperatorPlan) -> bool:
+        """Whether an update of a captured call of this operator has no effect. Also counts the update."""
+        return any(fault.spec.kind == OF_UPDATES and fault.should_distort(plan) for fault in self.active)
+
     def report(self) -> dict[str, JsonValue]:
         """JSON: the active faults with their hits, and the counts of operator calls."""
         return {"faults": [fault.report() for fault in self.active], "calls": dict(self.calls.most_common())}
@@ -121,6 +125,6 @@ class FaultInjector:
         if self._counting:
             self.calls[plan.name] += 1
         for fault in self.active:
-            if fault.should_distort(plan):
+            if fault.spec.kind != OF_UPDATES and fault.should_distort(plan):
                 return distort(fault, KernelCall(plan=plan, compute=compute, args=args, kwargs=kwargs))
         return compute(*args, **kwargs)

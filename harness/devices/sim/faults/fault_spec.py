@@ -26,9 +26,12 @@ KINDS = {
     "stale": "the result of the previous call with the same shape is returned",
     "nan": "elements of the results become NaN",
     "nondet": "results differ between runs by up to `ulps` units in the last place",
+    "outdated": "graphs call with the arguments of their capture: updates have no effect",
     "raise": "the call raises an error like an aicore exception",
     "hang": "the call blocks for `seconds` (0: forever)",
 }
+#: The kind that distorts no call, only the update of a captured one.
+OF_UPDATES = "outdated"
 PHASES = ("any", "forward", "backward")
 DTYPES = ("bfloat16", "float16", "float32")
 _SMALLEST = {"after": 0, "count": 0, "block": 1, "ulps": 1, "output": -1, "seconds": 0}

@@ -135,6 +135,8 @@ class GraphRecorder:
         # Generator -> its offset before the replay that runs.
         self._offsets: dict[torch.Generator, int] = {}
         self._thread = threading.local()
+        #: Whether a fault makes the update of a call of this operator have no effect.
+        self.ignores_update: Callable[[OperatorPlan], bool] = lambda _plan: False
         runtime.npu_sim_signal.restype = ctypes.c_uint64
         runtime.npu_sim_captured.restype = runtime.npu_sim_updated.restype = ctypes.c_void_p
         signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -235,9 +237,10 @@ class GraphRecorder:
                 f"error code is {_GROUP_STATUS}"
             )
         call = group.pop(0)
-        copies = plan.name in _COPIES
-        call.args = tuple(_kept(value, copies) for value in args)
-        call.kwargs = {name: _kept(value, copies) for name, value in kwargs.items()}
+        if not self.ignores_update(plan):
+            copies = plan.name in _COPIES
+            call.args = tuple(_kept(value, copies) for value in args)
+            call.kwargs = {name: _kept(value, copies) for name, value in kwargs.items()}
         new = iter(call.results)
         results = [
             next(new) if source is None else args[source[0]] if source[0] < len(args) else kwargs[source[1]]

@@ -110,6 +110,7 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
         install_formats(custom_library, machine)
         serving, serving_libraries = install_serving(machine)
     injector = FaultInjector(machine.interceptors, lambda: intercept_collectives(machine))
+    graphs.ignores_update = injector.ignores_update
     injector.add(faults)
     if os.environ.get(COUNT_VARIABLE) == "1":
         injector.count_calls()
