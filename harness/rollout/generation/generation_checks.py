@@ -249,11 +249,11 @@ GENERATION_CHECKS: tuple[Check, ...] = (
         run=run_generation,
         judge=generation_judge.generation,
         needs=("environment",),
-        params={"groups": ("graphs",)},
+        params={"groups": ("graphs", "graphs-bf16")},
         # The trainers of more expensive tiers run the engine without graphs.
         stops=False,
         device=True,
-        timeout_s=GROUP_TIMEOUT_S + REFERENCE_TIMEOUT_S + 60.0,
+        timeout_s=2 * (GROUP_TIMEOUT_S + REFERENCE_TIMEOUT_S) + 60.0,
         expected_s=90.0,
         applies=needs_engine_with_graphs,
     ),
