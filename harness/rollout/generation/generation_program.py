@@ -111,8 +111,8 @@ GROUPS: Mapping[str, tuple[Generation, ...]] = {
     # process.
     "experts-bf16": (Generation(name="qwen3_moe bf16", kind="qwen3_moe", dtype="bfloat16"),),
     "gpt_oss": (Generation(name="gpt_oss", kind="gpt_oss", sinks=True),),
-    # An engine compiles its model for graphs only in a process in which dynamo is enabled. vllm-ascend refuses
-    # a second engine with graphs in the same process.
+    # An engine compiles its model for graphs only in a process in which dynamo is enabled. vllm-ascend
+    # refuses a second engine with graphs in the same process.
     "graphs": (Generation(name="qwen2 in graphs", kind="qwen2", options=_GRAPHS, graphs=True),),
     "graphs-bf16": (
         Generation(name="qwen3 bf16 in graphs", kind="qwen3", dtype="bfloat16", options=_GRAPHS, graphs=True),
