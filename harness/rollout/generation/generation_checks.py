@@ -201,8 +201,9 @@ def needs_engine(facets: Mapping[str, Any]) -> str:
 
 def needs_engine_with_graphs(facets: Mapping[str, Any]) -> str:
     """Why the check of graphs does not apply, or ""."""
-    version = facets["versions"].get("vllm_ascend")
-    if version and Version(version) < FIRST_WITH_GRAPHS:
+    # A commit is written after its release: 0.12.0rc1.dev0@941d54a2.
+    release = facets["versions"].get("vllm_ascend", "").partition("@")[0]
+    if release and Version(release) < FIRST_WITH_GRAPHS:
         return f"graphs are configured otherwise before vllm-ascend {FIRST_WITH_GRAPHS}"
     return needs_engine(facets)
 
