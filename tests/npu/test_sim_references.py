@@ -23,6 +23,7 @@ overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 import test_sim_custom_ops as with_gradient  # noqa: E402
 import test_sim_quantized_ops as quantized  # noqa: E402
 from drawn_inputs import Drawn, Pairs  # noqa: E402
+from layer_formulas import LAYERS  # noqa: E402
 from operator_formulas import FORMULAS, NOT_SCALED  # noqa: E402
 from test_sim_vllm_ops import budget, present  # noqa: E402
 
@@ -279,6 +280,7 @@ HERE: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torch.
         FP32,
     ),
     **{f"formula of {names[0]}": (names, formula, FP32) for names, formula in FORMULAS},
+    **LAYERS,
 }
 
 # Operator -> the comparison of `test_sim_custom_ops` that uses it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -98,6 +99,42 @@ def npu_grouped_matmul(
     written = torch.cat(results)
     whole = x[0].shape[0] if len(x) == 1 else len(written)
     return [torch.cat([written, written.new_zeros(whole - len(written), *written.shape[1:])])]
+
+
+def npu_grouped_matmul_add_(
+    self: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    group_list: torch.Tensor,
+    *,
+    transpose_x: bool = True,
+    transpose_weight: bool = False,
+    group_type: int = 2,
+    group_list_type: int | None = 0,
+) -> torch.Tensor:
+    """Adds x[rows].T @ weight[rows] of each group of rows to `self` (groups, m, n) or (groups * m, n).
+
+    Gradients of experts' weights, as Megatron accumulates them. group_list: the end of each group's rows.
+    """
+    refuse(
+        "npu_grouped_matmul_add_",
+        transpose_x=not transpose_x,
+        transpose_weight=transpose_weight,
+        **{f"group_type {group_type}": group_type != 2},
+        # torch_npu hands it on only on Ascend 950 (GroupedMatmulAddNpuOpApi.cpp).
+        **{f"group_list_type {group_list_type}": bool(group_list_type)},
+    )
+    ends = _ends(group_list, 0)
+    pairs = zip(_parts([x], ends, 0), _parts([weight], ends, 0), strict=True)
+    added = torch.stack([wide(left).T @ wide(right) for left, right in pairs])
+    return self.copy_(wide(self) + added.reshape(self.shape))
+
+
+def npu_grouped_matmul_add(
+    self: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, group_list: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    """A copy of `self` after `npu_grouped_matmul_add_`, which torch_npu calls here too."""
+    return npu_grouped_matmul_add_(self, x, weight, group_list, **options).clone()
 
 
 def _group(

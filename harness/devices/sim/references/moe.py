@@ -165,3 +165,135 @@ def _rows(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     is_inside = rows < tokens.shape[0]
     selected = wide(tokens).index_select(0, rows.clamp_max(tokens.shape[0] - 1).long())
     return selected * is_inside[:, None]
+
+
+def npu_moe_token_permute_with_routing_map(
+    tokens: torch.Tensor,
+    routing_map: torch.Tensor,
+    *,
+    probs: torch.Tensor | None = None,
+    num_out_tokens: int | None = None,
+    drop_and_pad: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Repeats tokens (n, h) for each expert that `routing_map` (n, experts) gives them, sorted by expert.
+
+    The second result has their entries of `probs` (n, experts); it is empty without probs. The third (int32)
+    has, for each copy of the first token, then of the second, its row in the first result.
+    drop_and_pad: each expert gets num_out_tokens / experts tokens, its own first; the third result has the
+    token of each row. Source: the golden of test_npu_moe_token_permute_with_routing_map.py of op-plugin.
+    """
+    wanted = len(tokens) if num_out_tokens is None else num_out_tokens
+    if drop_and_pad:
+        capacity = wanted // routing_map.shape[1]
+        order = routing_map.to(torch.int8).T.sort(dim=-1, descending=True, stable=True)[1]
+        copied = order[:, :capacity].reshape(-1)
+        experts, third = _padded_experts(len(copied), routing_map.shape[1]), copied
+    else:
+        experts, copied = routing_map.bool().T.nonzero(as_tuple=True)
+        rows = wanted // len(routing_map) * len(routing_map)
+        refuse(
+            "npu_moe_token_permute_with_routing_map",
+            **{f"{len(copied)} places for {rows} rows": len(copied) != rows},
+        )
+        third = torch.argsort(copied, stable=True)
+    weights = tokens.new_empty(0) if probs is None else probs[copied, experts]
+    return tokens[copied], weights, third.to(torch.int32)
+
+
+def npu_moe_token_permute_with_routing_map_grad(
+    permuted_token_out_grad: torch.Tensor,
+    probs_grad: torch.Tensor | None,
+    sorted_indices: torch.Tensor,
+    routing_map: torch.Tensor,
+    experts_num: int,
+    tokens_num: int,
+    drop_and_pad: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients for the tokens, the sums of those of their copies, and for probs; the second may be empty."""
+    if drop_and_pad:
+        copied, experts = sorted_indices.long(), _padded_experts(len(sorted_indices), experts_num)
+    else:
+        experts, copied = routing_map.bool().T.nonzero(as_tuple=True)
+    for_copies = wide(permuted_token_out_grad)
+    for_tokens = for_copies.new_zeros(tokens_num, for_copies.shape[1]).index_add(0, copied, for_copies)
+    if probs_grad is None:
+        return for_tokens.to(permuted_token_out_grad.dtype), for_tokens.new_empty(0)
+    for_probs = probs_grad.new_zeros(tokens_num, experts_num)
+    for_probs[copied, experts] = probs_grad
+    return for_tokens.to(permuted_token_out_grad.dtype), for_probs
+
+
+def token_unpermute_with_routing_map(
+    permuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    restore_shape: list[int],
+    *,
+    probs: torch.Tensor | None = None,
+    routing_map: torch.Tensor | None = None,
+    drop_and_pad: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The tokens (n, h) = restore_shape, summed over their copies, weighted by probs (n, experts).
+
+    With drop_and_pad the second and third result sort `sorted_indices`: the rows, and the token of each. The
+    fourth has the weights; it is empty without probs.
+    """
+    rows, copied = sorted_indices.long(), _copies_in_turn(len(sorted_indices), restore_shape[0])
+    second = third = torch.zeros_like(sorted_indices)
+    if drop_and_pad:
+        third, rows = sorted_indices.sort(stable=True)
+        second, copied = rows.to(sorted_indices.dtype), third.long()
+    copies = wide(permuted_tokens[rows])
+    weights = permuted_tokens.new_empty(0)
+    if probs is not None:
+        weights = probs[copied, _experts(rows, probs, routing_map, drop_and_pad)]
+        copies = copies * wide(weights)[:, None]
+        if drop_and_pad:
+            # In the order of the rows.
+            weights = torch.empty_like(weights).index_copy_(0, rows, weights)
+    summed = copies.new_zeros(*restore_shape).index_add(0, copied, copies)
+    return summed.to(permuted_tokens.dtype), second, third, weights
+
+
+def npu_moe_token_unpermute_with_routing_map_grad(
+    unpermuted_tokens_grad: torch.Tensor,
+    out_index: torch.Tensor,
+    permuted_token_id: torch.Tensor,
+    routing_map: torch.Tensor | None,
+    permuted_tokens: torch.Tensor | None,
+    probs: torch.Tensor | None,
+    drop_and_pad: bool,
+    restore_shape: list[int],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients for the permuted tokens and for probs; the second is empty without probs."""
+    rows = out_index.long()
+    copied = permuted_token_id.long() if drop_and_pad else _copies_in_turn(len(rows), restore_shape[0])
+    grad = wide(unpermuted_tokens_grad)[copied]
+    dtype = unpermuted_tokens_grad.dtype
+    if probs is None or permuted_tokens is None:
+        return torch.empty_like(grad).index_copy_(0, rows, grad).to(dtype), grad.new_empty(0)
+    experts = _experts(rows, probs, routing_map, drop_and_pad)
+    for_tokens = grad * wide(probs)[copied, experts][:, None]
+    for_probs = grad.new_zeros(probs.shape)
+    for_probs[copied, experts] = (grad * permuted_tokens[rows]).sum(-1)
+    return torch.empty_like(grad).index_copy_(0, rows, for_tokens).to(dtype), for_probs.to(dtype)
+
+
+def _experts(
+    rows: torch.Tensor, probs: torch.Tensor, routing_map: torch.Tensor | None, drop_and_pad: bool
+) -> torch.Tensor:
+    """The expert of each copy."""
+    if drop_and_pad:
+        return _padded_experts(len(rows), probs.shape[1])[rows]
+    refuse("npu_moe_token_unpermute_with_routing_map", **{"probs without routing_map": routing_map is None})
+    assert routing_map is not None
+    return routing_map.bool().nonzero(as_tuple=True)[1]
+
+
+def _padded_experts(rows: int, experts: int) -> torch.Tensor:
+    """The expert of each row, where all have the same number of rows."""
+    return torch.arange(experts).repeat_interleave(rows // experts)
+
+
+def _copies_in_turn(copies: int, tokens: int) -> torch.Tensor:
+    """The token of each copy, where all have the same number of copies."""
+    return torch.arange(tokens).repeat_interleave(copies // tokens)

@@ -1,0 +1,183 @@
+"""Formulas in float64 for operators of MoE layers and of linear attention: see `test_sim_references`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from drawn_inputs import Drawn, Pairs
+
+npu: Any = torch.ops.npu
+EXPERTS, TOKENS, CHOSEN, WIDTH = 4, 5, 2, 3
+
+
+def _map(drawn: Drawn) -> torch.Tensor:
+    """(tokens, experts): each token has `CHOSEN` experts."""
+    return torch.stack([drawn.order(EXPERTS) < CHOSEN for _ in range(TOKENS)])
+
+
+def _places(chosen: torch.Tensor, capacity: int) -> list[tuple[int, int]]:
+    """(token, expert) of each row: sorted by expert; with a capacity, each expert has so many, its own first."""
+    rows = []
+    for expert in range(EXPERTS):
+        own = [token for token in range(TOKENS) if chosen[token, expert]]
+        others = [token for token in range(TOKENS) if not chosen[token, expert]]
+        rows += [(token, expert) for token in ((own + others)[:capacity] if capacity else own)]
+    return rows
+
+
+def _routing_map(drawn: Drawn, *, capacity: int, weighted: bool) -> Pairs:
+    """Permute, scale each row by itself, unpermute: values and the gradients of tokens and probabilities."""
+    x, probs, scale = drawn.normal(TOKENS, WIDTH), drawn.rand(TOKENS, EXPERTS), drawn.normal(1)
+    chosen = _map(drawn)
+    places = _places(chosen, capacity)
+    tokens, experts = (torch.tensor(one) for one in zip(*places, strict=True))
+
+    def formula(x: torch.Tensor, probs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x[tokens]
+        weights = probs[tokens, experts]
+        copies = (rows * rows * scale) * (weights[:, None] if weighted else 1)
+        return rows, weights, torch.zeros_like(x).index_add(0, tokens, copies)
+
+    def device(x: torch.Tensor, probs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        options = {"num_out_tokens": len(places), "drop_and_pad": bool(capacity)}
+        placed = chosen.to(torch.int8).npu()
+        rows, weights, index = npu.npu_moe_token_permute_with_routing_map(x, placed, probs=probs, **options)
+        back = npu.npu_moe_token_unpermute_with_routing_map(
+            rows * rows * drawn.placed(scale),
+            index,
+            [TOKENS, WIDTH],
+            probs=probs if weighted else None,
+            routing_map=placed,
+            drop_and_pad=bool(capacity),
+        )
+        return rows, weights, back
+
+    yield from _with_gradients(drawn, device, formula, x, probs)
+
+
+def _with_gradients(
+    drawn: Drawn,
+    device: Callable[..., tuple[torch.Tensor, ...]],
+    formula: Callable[..., tuple[torch.Tensor, ...]],
+    *inputs: torch.Tensor,
+) -> Pairs:
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    placed = [drawn.placed(x).requires_grad_() for x in inputs]
+    expected, found = formula(*leaves), device(*placed)
+    weights = [drawn.normal(*one.shape) for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        yield one.detach(), other.detach()
+    of_device = torch.autograd.grad(found, placed, [drawn.placed(one) for one in weights])
+    yield from zip(of_device, torch.autograd.grad(expected, leaves, weights), strict=True)
+
+
+def _accumulated(drawn: Drawn) -> Pairs:
+    counts = [drawn.size(0, 4), drawn.size(1, 4)]
+    total = drawn.normal(2, 3, 4)
+    x, y = drawn.normal(sum(counts), 3), drawn.normal(sum(counts), 4)
+    lefts, rights = x.split(counts), y.split(counts)
+    expected = total + torch.stack([left.T @ right for left, right in zip(lefts, rights, strict=True)])
+    ends = torch.tensor(counts).cumsum(0).npu()
+    # The sum is in fp32, whatever the inputs are.
+    sums = [total.float().npu(), total.float().npu().reshape(6, 4)]
+    npu.npu_grouped_matmul_add_(sums[0], drawn.placed(x), drawn.placed(y), ends)
+    yield sums[0], expected
+    yield npu.npu_grouped_matmul_add(sums[1], drawn.placed(x), drawn.placed(y), ends), expected.reshape(6, 4)
+
+
+def _unit(x: torch.Tensor) -> torch.Tensor:
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def _delta_rule(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor, *gates: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """S_t = S_{t-1} a_t (I - b_t k_t k_t^T) + b_t v_t k_t^T and o_t = S_t q_t of one sequence and head."""
+    outputs, states = [], []
+    identity = torch.eye(k.shape[-1], dtype=torch.float64)
+    for key, query, value, beta, log_decay in zip(k, q, v, *gates, strict=True):
+        kept = identity - beta * torch.outer(key, key)
+        state = log_decay.exp() * state @ kept + beta * torch.outer(value, key)
+        outputs.append(state @ query)
+        states.append(state)
+    return torch.stack(outputs), torch.stack(states)
+
+
+def _linear_attention(drawn: Drawn, *, chunked: bool) -> Pairs:
+    lengths, kept = [drawn.size(1, 3), drawn.size(1, 3)], 2
+    total, heads, key_heads, width, inner = sum(lengths), 4, 2, 3, 5
+    q, k = (_unit(drawn.normal(total, key_heads, inner)).to(drawn.dtype).double() for _ in range(2))
+    v, beta, g = drawn.normal(total, heads, width), drawn.rand(total, heads), -drawn.rand(total, heads)
+    state = drawn.normal(2 if chunked else total + 1, heads, width, inner)
+    blocks = drawn.order(total + 1)[:total]
+    starts = [0, lengths[0]]
+    accepted = [min(kept, length) for length in lengths]
+    outputs, after = torch.zeros_like(v), state.clone()
+    for number, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        first = number if chunked else blocks[start + accepted[number] - 1]
+        rows = slice(start, start + length)
+        for head in range(heads):
+            shared = head // (heads // key_heads)
+            out, states = _delta_rule(
+                *(one[rows, shared] for one in (q, k)),
+                v[rows, head],
+                state[first, head],
+                *(one[rows, head] for one in (beta, g)),
+            )
+            outputs[rows, head] = out * 0.5
+            after[number if chunked else blocks[rows], head] = states[-1] if chunked else states
+    placed = [drawn.placed(one) for one in (q, k, v)]
+    options = {
+        "beta": drawn.placed(beta),
+        "g": drawn.placed(g),
+        "scale": 0.5,
+        "actual_seq_lengths": torch.tensor(lengths, dtype=torch.int32).npu(),
+    }
+    if chunked:
+        found = npu.npu_chunk_gated_delta_rule(*placed, initial_state=drawn.placed(state), **options)
+        yield from zip(found, (outputs, after), strict=True)
+        return
+    options["ssm_state_indices"] = blocks.to(torch.int32).npu()
+    options["num_accepted_tokens"] = torch.tensor(accepted, dtype=torch.int32).npu()
+    written = drawn.placed(state)
+    found = npu.npu_recurrent_gated_delta_rule_functional(*placed, written, **options)
+    yield from zip(found, (outputs, after), strict=True)
+    yield npu.npu_recurrent_gated_delta_rule(*placed, written, **options), outputs
+    yield written, after
+
+
+_PERMUTE = (
+    *("npu::npu_moe_token_permute_with_routing_map", "npu::npu_moe_token_permute_with_routing_map_grad"),
+    *("npu::_npu_moe_token_unpermute_with_routing_map", "npu::npu_moe_token_unpermute_with_routing_map_grad"),
+)
+FP32, BOTH = (torch.float32,), (torch.float32, torch.bfloat16)
+# Name -> operators, formula, and the dtypes. A routing round trip has intermediate results, which bf16 would round.
+LAYERS: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torch.dtype, ...]]] = {
+    **{
+        f"routing map, capacity {capacity}, {'weighted' if weighted else 'not weighted'}": (
+            _PERMUTE,
+            partial(_routing_map, capacity=capacity, weighted=weighted),
+            FP32,
+        )
+        for capacity in (0, 2)
+        for weighted in (False, True)
+    },
+    "accumulated gradients of experts": (
+        ("npu::npu_grouped_matmul_add_", "npu::npu_grouped_matmul_add"),
+        _accumulated,
+        BOTH,
+    ),
+    "gated delta rule": (
+        ("npu::npu_recurrent_gated_delta_rule", "npu::npu_recurrent_gated_delta_rule_functional"),
+        partial(_linear_attention, chunked=False),
+        BOTH,
+    ),
+    "gated delta rule in chunks": (
+        ("npu::npu_chunk_gated_delta_rule",),
+        partial(_linear_attention, chunked=True),
+        BOTH,
+    ),
+}
