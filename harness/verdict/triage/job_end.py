@@ -152,6 +152,8 @@ class JobProgress:
     total: int = 0
     bar: tuple[int, int] = (0, 0)
     _clocks: list[Clock] = field(default_factory=list)
+    #: The part with the last progress, its place there, and the number of the first line of the part.
+    _progress: tuple[bytes, int, int] | None = None
     _latest: bytes = b""
     _latest_at: int = 0
     _final: list[tuple[int, Clock]] = field(default_factory=list)
@@ -170,7 +172,7 @@ class JobProgress:
         found = (_last_progress(data, text, pattern) for text, pattern in _PROGRESS)
         at = next((position for position in found if position >= 0), -1)
         if at >= 0:
-            self.line = line + data.count(b"\n", 0, at)
+            self._progress = (data, at, line)
             self._latest = data[max(0, at - LOOK_BACK) : at + LOOK_BACK]
             self._latest_at = min(at, LOOK_BACK)
             if len(self._clocks) < MOST_TIMES:
@@ -179,6 +181,9 @@ class JobProgress:
 
     def read_end(self, tail: bytes, lines: Sequence[tuple[int, bytes]]) -> None:
         """Read the last part of the log, and its last lines with their numbers."""
+        if self._progress:
+            data, at, line = self._progress
+            self.line = line + data.count(b"\n", 0, at)
         for number, raw in lines:
             clock = last_clock(raw[:400])
             collective = _COLLECTIVE.search(plain(raw[:2000]))

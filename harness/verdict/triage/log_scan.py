@@ -27,7 +27,7 @@ from harness.verdict.triage.job_end import END_NEEDLES, JobProgress
 from harness.verdict.triage.log_archive import LogContent, log_contents
 from harness.verdict.triage.log_blocks import log_blocks
 from harness.verdict.triage.log_line import LogLine, parse_line, plain, shown
-from harness.verdict.triage.metric_series import MetricSeries
+from harness.verdict.triage.metric_series import MetricSeries, StepLine
 from harness.verdict.triage.stack_trace import FRAME_NEEDLE, HEAD, LoggedFailure, TracebackReader
 
 if TYPE_CHECKING:
@@ -271,6 +271,9 @@ class _Scanner:
         position, index, exhausted = 0, 0, set[str]()
         while index < len(hits) or (self._is_busy and position < len(data)):
             if not self._is_busy:
+                if self._passes_over(data, hits, index, position):
+                    index += 1
+                    continue
                 start = max(data.rfind(b"\n", position, hits[index].position) + 1, position)
                 self._line += data.count(b"\n", position, start)
                 position = start
@@ -295,6 +298,24 @@ class _Scanner:
     def _is_busy(self) -> bool:
         """Whether the next line matters even if it has no needle."""
         return self._tracebacks.busy or self.found.versions.busy
+
+    def _passes_over(self, data: bytes, hits: list[Hit], index: int, position: int) -> bool:
+        """Whether a line has only the number of a step that is not needed. Most lines with a needle are such.
+
+        position: where the line `_line` begins, which may be before that of the hit.
+        """
+        at = hits[index].position
+        if self._needles.texts[hits[index].needle] != STEP:
+            return False
+        start = max(position, data.rfind(b"\n", max(position, at - LINE_BYTES // 2), at) + 1)
+        end = data.find(b"\n", at, at + LINE_BYTES // 2)
+        if (
+            end < 0
+            or at - start >= LINE_BYTES // 2
+            or (index + 1 < len(hits) and hits[index + 1].position < end)
+        ):
+            return False
+        return self.found.series.passes_over(StepLine(data, start, end, at, position, self._line))
 
     def _scan_line(self, data: bytes, start: int, end: int, hits: list[Hit]) -> set[str]:
         """Scan one line for matches and parts of tracebacks; returns exhausted signatures and texts."""

@@ -34,6 +34,8 @@ _NAME_BYTES = frozenset(
 FIRST_STEPS = 50
 EVERY = 10
 _VALIDATION = b"val-core/"
+#: What verl prints between two metrics. A line with it is no line of one metric.
+_MORE = b" - "
 # A step with a value that is not finite is always read.
 # Each begins with a literal, which `re` finds fast.
 _NOT_FINITE = (re.compile(rb"nan\b"), re.compile(rb"inf(?:inity)?\b"))
@@ -53,6 +55,7 @@ class MetricSeries:
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     lines: dict[int, int] = field(default_factory=dict)
     _last: _StepText | None = None
+    _passed: StepLine | None = None
     _part: bytes = b""
     _is_plain: bool = True
     _unnumbered: int = 0
@@ -73,14 +76,36 @@ class MetricSeries:
         step = found.step
         if step is None or len(self.lines) >= 2 * MOST_STEPS:
             return
-        if data is not self._part:
-            # One search of a part of the log spares one around each of its steps.
-            self._part, self._is_plain = data, not _is_telling(data)
+        self._look_at(data)
+        self._passed = None
         if _is_needed(step, b"" if self._is_plain else found.near):
             self._add(step, found.metrics, line)
             self._last = None
         else:
             self._last = found
+
+    def passes_over(self, line: StepLine) -> bool:
+        """Whether a step is not needed: then this is all that is read of its line.
+
+        What is not told here is for `read_block`.
+        """
+        found = _INDEX.match(line.data, line.position + len(_STEP))
+        if found is None or len(self.lines) >= 2 * MOST_STEPS or _is_needed(int(found[1]), b""):
+            return False
+        if _MORE in line.data[found.end() : line.end]:
+            # Its metrics are on this line.
+            is_telling = _is_telling(line.data[line.start : line.end])
+        else:
+            self._look_at(line.data)
+            is_telling = not self._is_plain
+        if not is_telling:
+            self._last, self._passed = None, line
+        return not is_telling
+
+    def _look_at(self, data: bytes) -> None:
+        if data is not self._part:
+            # One search of a part of the log spares one around each of its steps.
+            self._part, self._is_plain = data, not _is_telling(data)
 
     def read_other_forms(self, data: bytes, line: int) -> None:
         """Read a part of a log without `training/global_step`. line: the number of its first line."""
@@ -104,6 +129,8 @@ class MetricSeries:
 
     def finish(self) -> None:
         """Read the last step, even if its number is not a multiple of `EVERY`."""
+        if self._passed:
+            self._last = self._passed.text
         if self._last:
             self._add(self._last.step or 0, self._last.metrics, self._last.line)
 
@@ -173,9 +200,29 @@ class _StepText(NamedTuple):
         return block_around(self.data, self.start, self.end) if self.is_alone else self.raw
 
 
+class StepLine(NamedTuple):
+    """A line of a part of a log, `data[start:end]`, with the number of a step at `position`.
+
+    The place `counted` of the part is in the line with the number `line`.
+    """
+
+    data: bytes
+    start: int
+    end: int
+    position: int
+    counted: int
+    line: int
+
+    @property
+    def text(self) -> _StepText:
+        """The line with its number, which is counted only now."""
+        number = self.line + self.data.count(b"\n", self.counted, self.start)
+        return _StepText(self.data, self.start, self.end, number)
+
+
 def _is_needed(step: int, text: bytes) -> bool:
     """Whether a step must be read: many steps of a long run say nothing that its other steps do not say."""
-    return step <= FIRST_STEPS or step % EVERY == 0 or _is_telling(text)
+    return step <= FIRST_STEPS or step % EVERY == 0 or (bool(text) and _is_telling(text))
 
 
 def _is_telling(text: bytes) -> bool:

@@ -154,3 +154,35 @@ def test_an_installer_whose_lines_are_wrapped_failed_without_a_known_cause():
     )
     assert not found.is_clean
     assert not found.known
+
+
+def test_a_key_that_a_program_reads_is_named_without_guessing_the_program():
+    root = triage_text(b"omegaconf.errors.ConfigAttributeError: Key 'min_lr' is not in struct\n").root
+    assert root.id == "config-key-read"
+    assert root.derived.degree == "proven"
+    assert "the program reads the key `min_lr`" in root.signature.cause
+    assert "verl" not in root.signature.cause + root.signature.remedy
+
+
+def test_a_value_in_which_the_configuration_reads_a_key_is_named():
+    text = (
+        "omegaconf.errors.InterpolationResolutionError: ConfigTypeError raised while resolving interpolation: "
+        "Error trying to access model.attention.size: node model.attention is not a container and thus cannot "
+        "contain size"
+    )
+    root = triage_text(text.encode()).root
+    assert root.derived.degree == "proven"
+    assert "reads `size` in `model.attention`, which is a single value" in root.signature.cause
+    assert "`model/attention=NAME`" in root.signature.remedy
+
+
+def test_a_library_of_torch_is_named_after_its_package():
+    text = "OSError: libtorchtext.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSs"
+    root = triage_text(text.encode()).root
+    assert root.derived.packages == ("torch", "torchtext")
+    assert "was built for another version of torch" in root.signature.cause
+
+
+def test_a_full_stop_ends_no_name():
+    use = failed_use_of("Qwen2Tokenizer has no attribute all_special_tokens_extended.")
+    assert (use.owner, use.names) == ("Qwen2Tokenizer", ("all_special_tokens_extended",))

@@ -337,16 +337,20 @@ def test_a_name_within_a_longer_one_is_not_that_metric():
     assert metrics_on_line(b"x/actor/ppo_kl:1 - actor/ppo_kl:2", ["actor/ppo_kl"]) == {"actor/ppo_kl": 2.0}
 
 
-def test_of_a_long_run_the_first_steps_the_validations_and_the_last_are_kept():
+# verl prints more metrics after the number of the step.
+@pytest.mark.parametrize("after", ["", " - training/epoch:0"])
+def test_of_a_long_run_the_first_steps_the_validations_and_the_last_are_kept(after):
     text = "".join(
-        f"step:{step} - actor/ppo_kl:{step}"
+        f"step:{step} - actor/ppo_kl:{step if step != 888 else 'nan'}"
         + (" - val-core/x/acc:0.5" if step == 777 else "")
-        + f" - training/global_step:{step}\n"
+        + f" - training/global_step:{step}{after}\n"
         for step in range(1, 1004)
     )
-    kept = scan_of(text).values["actor/ppo_kl"]
-    assert {*range(1, 33), 777, 1000, 1003} <= set(kept)
+    series = scan_of(text)
+    kept = series.values["actor/ppo_kl"]
+    assert {*range(1, 33), 777, 888, 1000, 1003} <= set(kept)
     assert len(kept) < 150
+    assert all(series.lines[step] == step for step in kept)
 
 
 def test_a_value_that_is_not_finite_counts_in_a_job_that_was_started_again():

@@ -155,12 +155,69 @@ def test_what_another_release_has_is_a_proven_cause(text: str, pack_file: Path) 
     assert cause.packages == ("vllm", "vllm-ascend")
 
 
-# A module that is not there has a signature, which only a proven cause replaces.
-@pytest.mark.parametrize("text", [text for text in CHANGED if "No module" not in text])
-def test_without_the_version_the_cause_is_likely(text: str, pack_file: Path) -> None:
+# Of a module, Python says itself that it found it, and what it lacks.
+@pytest.mark.parametrize("text", CHANGED)
+def test_without_the_version_the_cause_is_likely_or_names_what_else_it_can_be(
+    text: str, pack_file: Path
+) -> None:
     cause = derived(USER + text, pack_file)
     assert cause is not None
-    assert cause.degree == "likely"
+    if "module" not in text and "import name" not in text:
+        assert (cause.degree, cause.is_open) == ("likely", False)
+        return
+    assert (cause.degree, cause.is_open) == ("proven", True)
+    assert "does not have it: another release or commit of vllm, an incomplete installation" in cause.sentence
+    assert cause.remedy.startswith("look up which vllm and which folder Python uses")
+
+
+@pytest.mark.parametrize("text", ["partially initialized module ", ""])
+def test_a_module_that_python_found_only_in_part_rules_nothing_out(text: str, pack_file: Path) -> None:
+    where = "most likely due to a circular import" if text else "unknown location"
+    cause = derived(
+        f"{USER}ImportError: cannot import name 'new' from {text}'vllm.core' ({where})", pack_file
+    )
+    assert cause is None or (cause.degree, cause.is_open) == ("likely", False)
+
+
+def test_a_name_that_a_build_makes_is_missing_in_sources(tmp_path: Path) -> None:
+    """Releases import it from themselves and have no source of it; one has a stub."""
+    text = "ImportError: cannot import name 'kernel_ops' from 'vllm'"
+    user = {"vllm__layers": "from vllm import kernel_ops\n"}
+    built = {"0.1": user, "0.2": {**user, "vllm__kernel_ops": "x = 1\n"}, "0.3": user, "0.4": user}
+    later = {version: {"vllm__layers": "x = 1\n"} for version in ("0.5", "0.6", "0.7")}
+    pack = packed(tmp_path, {"vllm": built | later})
+    cause = derived(text, pack)
+    assert cause is not None
+    assert "`vllm.kernel_ops` is made when vllm is built" in cause.sentence
+    assert "it is a folder of source code, an incomplete build, or another release" in cause.sentence
+    assert (cause.degree, cause.is_open) == ("proven", True)
+    # Where no release imports it from itself, the release that has it is the only one.
+    (tmp_path / "other").mkdir()
+    plain = {version: {"vllm__layers": "x = 1\n"} for version in ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6")}
+    plain["0.2"] = {"vllm__kernel_ops": "x = 1\n"}
+    other = derived(text, packed(tmp_path / "other", {"vllm": plain}))
+    assert other is not None
+    assert "`vllm.kernel_ops` exists in vllm 0.2" in other.sentence
+
+
+def test_an_attribute_that_the_installed_class_assigns_is_told_as_a_symptom(pack_file: Path) -> None:
+    """A release that has it is no reason to install another one."""
+    text = USER + "AttributeError: 'Runner' object has no attribute 'budget'"
+    cause = derived(text, pack_file, vllm="0.9.1")
+    assert cause is not None
+    assert cause.degree == "symptom"
+    assert "`Runner` of vllm 0.9.1 (vllm/core.py) has `budget`, and this object does not" in cause.sentence
+    other = derived(text, pack_file, vllm="0.8.5")
+    assert other is not None
+    assert "`Runner` has `budget` in vllm from 0.9.1 on" in other.sentence
+
+
+def test_a_path_of_windows_names_an_installed_file(pack_file: Path) -> None:
+    file = r"(H:\python\Lib\site-packages\vllm\core.py)"
+    cause = derived(f"ImportError: cannot import name 'new' from 'vllm.core' {file}", pack_file)
+    assert cause is not None
+    assert cause.degree == "proven"
+    assert "the installed vllm, which has refused it, is not one of them" in cause.sentence
 
 
 @pytest.mark.parametrize("text", CHANGED)
@@ -541,7 +598,7 @@ def test_what_a_program_only_logs_is_a_symptom(tmp_path: Path) -> None:
     logged = derived(f"ERROR 01-29 20:46:04 [config.py:32] Failed to import kernels. Error: {name}", pack)
     assert raised is not None
     assert logged is not None
-    assert (raised.degree, logged.degree) == ("likely", "symptom")
+    assert (raised.degree, logged.degree) == ("proven", "symptom")
 
 
 def test_a_message_that_goes_on_in_the_next_line(pack_file: Path) -> None:
@@ -658,8 +715,8 @@ def test_a_call_of_a_file_that_imports_it_was_refused_by_what_is_installed(tmp_p
 @pytest.mark.parametrize(
     ("versions", "degree"),
     [
-        ({}, "likely"),
-        ({"torchvision": "0.21.0"}, "likely"),
+        ({}, "proven"),
+        ({"torchvision": "0.21.0"}, "proven"),
         ({"torchvision": "0.21.0", "torch": "2.6.0+cpu"}, "symptom"),
         ({"torchvision": "0.29.0"}, "symptom"),
     ],
@@ -677,7 +734,10 @@ def test_an_operator_that_a_package_for_another_torch_did_not_register(
     cause = derived(error, tmp_path / "s.pack", **versions)
     assert cause is not None
     assert cause.degree == degree
-    assert ("was not loaded" in cause.sentence) is (degree == "likely")
+    assert ("was not loaded" in cause.sentence) is (degree == "proven")
+    assert (
+        ("or is missing, damaged or not imported" in cause.sentence) is cause.is_open is (degree == "proven")
+    )
 
 
 REFUSED_NAME = "ImportError: cannot import name 'gone' from 'torch.tools' (/v/site-packages/torch/tools.py)"
@@ -697,8 +757,11 @@ def test_a_name_that_the_printed_file_lacks_was_refused_by_what_is_installed(tmp
     root = triage_text(REFUSED_NAME.encode(), surfaces=PackAtHand(pack)).root
     assert root.derived.degree.value == "proven"
     assert "which has refused it, is not one of them" in root.derived.sentence
+    assert not root.derived.is_open
     for unsure in (REFUSED_NAME.partition(" (")[0], CHECKED_OUT_NAME):
-        assert triage_text(unsure.encode(), surfaces=PackAtHand(pack)).root.derived.degree.value == "likely"
+        cause = triage_text(unsure.encode(), surfaces=PackAtHand(pack)).root.derived
+        assert cause.is_open
+        assert "another release or commit of torch" in cause.sentence
 
 
 def test_a_derived_class_of_a_package_that_the_log_does_not_name_is_not_meant(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ class DerivedCause:
     """A cause in one sentence.
 
     proof: the statements it follows from, each with its source. packages: those that do not go together.
-    remedy: what to install. stacks: the nearest combinations that go together.
+    remedy: what to install. stacks: the nearest combinations that go together. is_open: it is proven by the
+    message alone, and names several things of which it is one.
     """
 
     degree: Degree
@@ -28,3 +29,4 @@ class DerivedCause:
     packages: tuple[str, ...]
     remedy: str
     stacks: tuple[str, ...] = ()
+    is_open: bool = False

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from harness.compat.knowledge.pack_at_hand import PackAtHand, shipped_pack
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
+from harness.verdict.triage.derived.conditional_attributes import conditional_attribute
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse, failed_use_of
 from harness.verdict.triage.derived.installed_files import (
     damaged_installation,
@@ -103,6 +104,8 @@ class CauseFinder:
             return self._stated(use)
         if is_missing_key(use):
             return _missing_key(use)
+        if use.expected is Expected.CONFIG_NODE:
+            return _no_container(use)
         by_pack = (*self._by_surfaces(use), *self._by_requirements(use))
         found = [
             _source_folder(use),
@@ -120,6 +123,7 @@ class CauseFinder:
         if surfaces is None:
             return
         yield overwritten_folder(surfaces.pack, use)
+        yield conditional_attribute(surfaces.pack, use, self.versions)
         yield unregistered_operator(surfaces.pack, use, self.versions)
         damaged = damaged_installation(use, self.versions)
         if damaged and surfaces.works_as_installed(use):
@@ -257,20 +261,40 @@ def _source_folder(use: FailedUse) -> DerivedCause | None:
 
 def is_missing_key(use: FailedUse) -> bool:
     """Whether a program read a key that the configuration of its job does not have."""
-    return use.expected is Expected.CONFIG_KEY and bool(use.stack and use.names) and not use.owner
+    is_told = bool(use.names) and (bool(use.stack) or use.is_read)
+    return use.expected is Expected.CONFIG_KEY and is_told and not use.owner
 
 
 def _missing_key(use: FailedUse) -> DerivedCause:
-    """OmegaConf names the key, and the traceback names the file that reads it."""
+    """OmegaConf names the key, and the traceback, if it is there, the file that reads it."""
     key, reader = use.names[0], package_of_file(use.user) or use.user
+    who = reader or "the program"
+    frame = ", and the innermost frame of the traceback" if reader else ""
     return DerivedCause(
         degree=Degree.PROVEN,
-        sentence=f"{reader} reads the key `{key}`, which the configuration of this job does not have",
-        proof=("message of OmegaConf, and the innermost frame of the traceback",),
+        sentence=f"{who} reads the key `{key}`, which the configuration of this job does not have",
+        proof=(f"message of OmegaConf{frame}",),
         packages=tuple(filter(None, (package_of_file(use.user),))),
         remedy=(
-            f"add the key (`+{key}=VALUE`), or start the job with the configuration files and the entry "
-            f"point of this version of {reader}"
+            f"add the key with its full path (`+PATH.{key}=VALUE`), or start the job with the configuration "
+            f"files and the entry point of this version of {who}"
+        ),
+    )
+
+
+def _no_container(use: FailedUse) -> DerivedCause:
+    """OmegaConf names a value and the key that the configuration reads in it."""
+    node, key = use.owner, use.names[0]
+    return DerivedCause(
+        degree=Degree.PROVEN,
+        sentence=(
+            f"the configuration reads `{key}` in `{node}`, which is a single value in this job, without keys"
+        ),
+        proof=("message of OmegaConf",),
+        packages=(),
+        remedy=(
+            f"give `{node}` the keys that the configuration reads; if its values are files of a group of "
+            f"configurations, choose one with `{node.replace('.', '/')}=NAME` instead of `{node}=NAME`"
         ),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from harness.verdict.triage.catalogue import Signature
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.derived_cause import CauseFinder, is_missing_key
-from harness.verdict.triage.derived.failed_use import FailedUse
+from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.stack_trace import Frame
 
 #: The area of derived causes, and of those that are about settings: refused by a package, or missing.
@@ -41,12 +41,16 @@ def derive(
     cause = finder.cause(use, only_known=survived)
     if cause is None or (known and not _is_better(cause, known, use)):
         return None
-    return _signature(use, cause, text), cause
+    found = _signature(use, cause, text)
+    if known and is_missing_key(use) and not use.stack:
+        # Without a traceback it is the same finding, only with the name of the key.
+        found = found.model_copy(update={"id": known.id})
+    return found, cause
 
 
 def as_symptom(signature: Signature, cause: DerivedCause) -> tuple[Signature, DerivedCause]:
     """A likely cause of something that may not have ended the job, as a symptom."""
-    if cause.degree is not Degree.LIKELY:
+    if cause.degree is not Degree.LIKELY and not cause.is_open:
         return signature, cause
     return signature.model_copy(update={"role": "symptom"}), replace(cause, degree=Degree.SYMPTOM)
 
@@ -67,14 +71,14 @@ def _may_be_replaced(known: Signature, use: FailedUse) -> bool:
 
 def _is_better(cause: DerivedCause, known: Signature, use: FailedUse) -> bool:
     """What the releases show is better than a suspicion about versions, unless a folder hides the package."""
-    if cause.degree is Degree.PROVEN:
+    if cause.degree is Degree.PROVEN and not cause.is_open:
         return True
     is_suspicion = known.role == "symptom" or (known.area == SUSPECTED and not use.is_shadowed)
-    return cause.degree is Degree.LIKELY and is_suspicion
+    return cause.degree is not Degree.SYMPTOM and is_suspicion
 
 
 def _signature(use: FailedUse, cause: DerivedCause, text: str) -> Signature:
-    area = SETTINGS if is_missing_key(use) else AREA
+    area = SETTINGS if is_missing_key(use) or use.expected is Expected.CONFIG_NODE else AREA
     return _signature_of(area, (use.expected.value, *use.owner.split(".")[-2:], *use.names), cause, text)
 
 

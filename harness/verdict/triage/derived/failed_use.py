@@ -35,6 +35,7 @@ class Expected(StrEnum):
     OVERRIDE = "override"
     OPTION = "option"
     CONFIG_KEY = "configuration key"
+    CONFIG_NODE = "configuration node"
     MODEL_TYPE = "model type"
     ARCHITECTURE = "architecture"
     REGISTERED = "registered name"
@@ -50,8 +51,9 @@ class FailedUse:
     for `POSITIONAL` the numbers of arguments that were given; for `REQUIREMENT` the requirement of `owner`,
     and what is installed as `defined_in`. user: the file of the code that expected it, ""
     if the log does not name it. defined_in: the file of the owner, if the message names it. is_shadowed: the
-    message shows that a folder or a half imported module has the owner's name. stack: the frames of the
-    traceback, outermost first.
+    message shows that a folder or a half imported module has the owner's name. is_read: the message says that
+    the program itself reads the key, and not a command that sets it. stack: the frames of the traceback,
+    outermost first.
     """
 
     expected: Expected
@@ -60,6 +62,7 @@ class FailedUse:
     user: str = ""
     defined_in: str = ""
     is_shadowed: bool = False
+    is_read: bool = False
     stack: tuple[Frame, ...] = ()
 
 
@@ -125,7 +128,9 @@ FORMS = (
     # An enumeration says only the name that it does not have; msgspec only the argument.
     _form(Expected.ATTRIBUTE, r"^AttributeError: (?P<owner>)(?P<names>[A-Za-z_]\w{1,100})$"),
     _form(Expected.KEYWORD, rf"^TypeError: (?P<owner>)Unexpected keyword argument {Q}(?P<names>\w+){Q}"),
-    _form(Expected.ATTRIBUTE, r"^(?:\w+: )?(?P<owner>[A-Z]\w{1,100}) has no attribute (?P<names>\w{1,100})$"),
+    _form(
+        Expected.ATTRIBUTE, r"^(?:\w+: )?(?P<owner>[A-Z]\w{1,100}) has no attribute (?P<names>\w{1,100})\.?$"
+    ),
     _form(
         Expected.NAME,
         rf"[Cc]annot import name {Q}(?P<names>\w+){Q} from (?:partially initialized module )?"
@@ -184,6 +189,10 @@ FORMS = (
         Expected.CONFIG_KEY, rf"Key {Q}(?P<names>[\w.]+){Q} (?:is )?not in (?:struct|{Q}(?P<owner>\w+){Q})"
     ),
     _form(
+        Expected.CONFIG_NODE,
+        r"\bnode (?P<owner>[\w.]+) is not a container and thus cannot contain (?P<names>[\w.]+)",
+    ),
+    _form(
         Expected.CONFIG_KEY, r"(?:Missing (?:key|mandatory value):?|Interpolation key) '?(?P<names>[\w.]+)'?"
     ),
     # vLLM's command line has an option for each field of EngineArgs.
@@ -207,6 +216,8 @@ PYDANTIC = re.compile(
 # The class in `engine_args = EngineArgs(`.
 CONSTRUCTED = re.compile(r"(?:^|[\s=(,.])([A-Z]\w{1,100})\(")
 NOT_IMPLEMENTED = "NotImplementedError"
+#: OmegaConf's exceptions of a program that reads a key. Hydra reports one that a command sets without them.
+KEY_READ = re.compile(r"Config(?:Attribute|Key)Error: Key ")
 SHADOWED = re.compile(r"\(unknown location\)|partially initialized module|circular import|is not a package\b")
 # What Python adds to a message: no form expects it.
 SUGGESTION = re.compile(r"\.? Did you mean:? .{1,200}\?\s*$|; did you forget to .{1,200}\?\s*$")
@@ -249,9 +260,10 @@ def _use(expected: Expected, found: re.Match[str], frames: Sequence[Frame]) -> F
         expected=expected,
         owner=owner.replace("<locals>.", ""),
         names=names,
-        user=user,
-        defined_in="" if file == "unknown location" else file,
+        user=user.replace("\\", "/"),
+        defined_in="" if file == "unknown location" else file.replace("\\", "/"),
         is_shadowed=bool(SHADOWED.search(found.string)),
+        is_read=bool(KEY_READ.search(found.string)),
         stack=tuple(frames),
     )
 

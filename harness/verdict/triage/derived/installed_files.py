@@ -55,7 +55,8 @@ def damaged_installation(use: FailedUse, shown: ShownVersions) -> DerivedCause |
 def unregistered_operator(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> DerivedCause | None:
     """An operator that a compiled extension registers: it was not loaded, if it was built for another torch.
 
-    So only for packages with releases that each require one release of torch.
+    So only for packages with releases that each require one release of torch. The message proves that it was
+    not loaded, and the sentence names every way to that.
     """
     namespace = use.owner.partition("::")[0]
     package = OPERATOR_NAMESPACES.get(namespace, "")
@@ -69,16 +70,17 @@ def unregistered_operator(pack: SurfacePack, use: FailedUse, shown: ShownVersion
     is_met = "torch" in shown and wanted == f"torch=={shown['torch'].version.partition('+')[0]}"
     if not exact or is_met:
         return None
-    needs = f": {package} {release.release.version} requires {wanted}" if release and wanted else ""
+    needs = f" ({package} {release.release.version} requires {wanted})" if release and wanted else ""
     return DerivedCause(
-        degree=Degree.LIKELY,
+        degree=Degree.PROVEN,
         sentence=(
             f"the compiled extension of {package}, which registers `{use.owner}`, was not loaded: it was "
-            f"built for another torch than the installed one{needs}"
+            f"built for another torch than the installed one{needs}, or is missing, damaged or not imported"
         ),
         proof=(f"{package}: {len(exact)} of {len(read)} releases in the pack require one release of torch",),
         packages=(package, "torch"),
         remedy=f"install the {package} that was released for your torch, from the same index as torch",
+        is_open=True,
     )
 
 

@@ -66,6 +66,8 @@ OPERATOR_NAMESPACES = {
     "torchvision": "torchvision",
     "torchaudio": "torchaudio",
 }
+#: Packages of torch name their libraries after themselves.
+_OWN_LIBRARY = re.compile(r"^lib(?P<package>torch[a-z]+)\.so")
 _NESTED = re.compile(r"^_ZT?[VIS]?N[VK]*")
 _PLAIN = re.compile(r"^_Z(?=\d)")
 
@@ -93,7 +95,8 @@ def package_of_library(path: str) -> str:
     """The package or system that a shared library belongs to, "" if its name and path do not tell."""
     name = path.rpartition("/")[2]
     known = next((giver for pattern, giver in LIBRARIES if pattern.match(name)), "")
-    return known or package_of_file(path)
+    own = _OWN_LIBRARY.match(name)
+    return known or package_of_file(path) or (own["package"] if own else "")
 
 
 def demangled(symbol: str) -> str:

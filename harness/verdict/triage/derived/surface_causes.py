@@ -1,10 +1,11 @@
 """Derives a cause from the releases of a surface pack: since when, and until when, a failed use works.
 
-PROVEN: the log shows the version, the pack has read that release, and it lacks what was expected. LIKELY: the
-version is not in the log, or the pack does not have it. Without a version, the files and functions in the
-traceback tell which releases may be installed. SYMPTOM: the use may also work in releases that do not name
-what was expected, and nothing tells the version. A use that works in the installed release has another
-reason, and nothing is derived.
+PROVEN: the log shows the version, the pack has read that release, and it lacks what was expected; or the
+message says that the module which Python found lacks it, which rules out every release that has it, and the
+sentence names what else it can be. LIKELY: the version is not in the log, or the pack does not have it.
+Without a version, the files and functions in the traceback tell which releases may be installed. SYMPTOM: the
+use may also work in releases that do not name what was expected, and nothing tells the version. A use that
+works in the installed release has another reason, and nothing is derived from its releases.
 """
 
 from __future__ import annotations
@@ -81,21 +82,50 @@ class SurfaceCauses:
         installed = self._installed(question.history, use.stack)
         if installed.state is InRelease.FOUND:
             return None
+        if question.is_built:
+            return self._not_built(question, installed)
         if InRelease.FOUND not in states:
             return self._in_no_release(question, installed, use)
         if InRelease.MISSING not in states:
             return self._in_every_release(question, installed, use)
         return self._in_other_releases(question, installed)
 
+    def _not_built(self, question: SurfaceQuestion, installed: _Installed) -> DerivedCause:
+        """A build makes it, and what Python found does not have it."""
+        package, history = question.package, question.history
+        count = sum(state is InRelease.UNKNOWN for _version, state in history.releases)
+        other = "" if installed.state is InRelease.UNKNOWN else f", or another release of {package}"
+        found = (
+            f"the {package} that Python found" if not installed.version else f"{package} {installed.version}"
+        )
+        cause = self._derived(
+            question,
+            Degree.PROVEN if question.is_stated else Degree.LIKELY,
+            (
+                f"`{history.name}` is made when {package} is built: releases import it and have no source "
+                f"of it; {found} does not have it: it is a folder of source code, an incomplete build{other}"
+            ),
+            f"start from another folder than that of the sources of {package}, or install a built {package}",
+        )
+        imports = "release imports" if count == 1 else "releases import"
+        proof = f"{package}: {count} {imports} it (surface pack {self.pack.digest[-12:]})"
+        return replace(cause, proof=(proof,), is_open=True)
+
     def _in_other_releases(self, question: SurfaceQuestion, installed: _Installed) -> DerivedCause:
         history, package = question.history, question.package
         here = _installed_in_words(question, installed)
+        if _is_excluded(question, installed):
+            here = (
+                f"what Python found here does not have it: another release or commit of {package}, an "
+                "incomplete installation, or another module of this name"
+            )
         sentences = [f"{question.has} {_range_in_words(history, installed.version)}; {here}"]
         sentences += self._caller(question)
         found = self._derived(
             question, _degree(question, installed), "; ".join(sentences), self._remedy(question, installed)
         )
-        return replace(found, proof=(*found.proof, *self._broken(package, question.caller)))
+        proof = (*found.proof, *self._broken(package, question.caller))
+        return replace(found, proof=proof, is_open=_is_excluded(question, installed))
 
     def _derived(self, question: SurfaceQuestion, degree: Degree, sentence: str, remedy: str) -> DerivedCause:
         return DerivedCause(
@@ -191,7 +221,10 @@ class SurfaceCauses:
         run = _nearest_runs(history, installed.version)[0]
         span = run[0] if run[0] == run[1] else f"{run[0]} to {run[1]}"
         caller = f", or a {question.caller} that was released for your {package}" if question.caller else ""
-        return f"install {package} {span}{caller}"
+        asked = f"look up which {package} and which folder Python uses, then " * _is_excluded(
+            question, installed
+        )
+        return f"{asked}install {package} {span}{caller}"
 
 
 def _by_stack(history: NameHistory, releases: frozenset[str]) -> _Installed:
@@ -210,10 +243,23 @@ def _is_missing_in(installed: _Installed) -> bool:
     return installed.state is InRelease.MISSING and installed.is_listed
 
 
+def _is_excluded(question: SurfaceQuestion, installed: _Installed) -> bool:
+    """Whether the message alone rules out the releases that have the name, whatever is installed instead."""
+    is_certain = question.is_certain and not question.is_imported
+    states = {state for _version, state in question.history.releases}
+    return (
+        question.is_stated
+        and is_certain
+        and InRelease.UNKNOWN not in states
+        and not (installed.version or installed.span)
+    )
+
+
 def _degree(question: SurfaceQuestion, installed: _Installed) -> Degree:
     # Whatever is installed has refused the call of a file that is known to import it from this package.
     refused = question.is_imported and not installed.version
-    if question.is_certain and (_is_missing_in(installed) or refused):
+    excluded = _is_excluded(question, installed)
+    if question.is_certain and (_is_missing_in(installed) or refused or excluded):
         return Degree.PROVEN
     if question.is_mention and _is_long_ago(question.history, installed.version):
         return Degree.SYMPTOM

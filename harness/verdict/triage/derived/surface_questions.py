@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,8 @@ from harness.verdict.triage.derived.meant_packages import is_imported_from, is_n
 from harness.verdict.triage.derived.package_names import INSTALLED, package_of_file
 from harness.verdict.triage.derived.stack_releases import path_in_package
 
+#: A name that a build makes is in at most one of so many releases' sources.
+FEW_RELEASES = 4
 #: A shorter word occurs in any package for other reasons.
 LONG_NAME = 8
 #: More packages than this define a class or function of this name: nothing follows without the versions.
@@ -52,8 +55,9 @@ class SurfaceQuestion:
     use may work in releases that do not name it, so without a version nothing is likely. is_sole: no other
     package can be meant. is_import: the import of a name from a module that exists, so the name was there
     for whoever wrote the import. is_imported: whatever is installed of this package has refused it: the
-    calling file imports it from there, or the message names the installed file that lacks it. is_mention:
-    the name only occurs as a word.
+    calling file imports it from there, or the message names the installed file that lacks it. is_stated: the
+    message says that a module which Python found lacks it. is_built: releases import it from themselves and
+    have no source of it. is_mention: the name only occurs as a word.
     """
 
     history: NameHistory
@@ -64,6 +68,8 @@ class SurfaceQuestion:
     is_sole: bool = False
     is_import: bool = False
     is_imported: bool = False
+    is_stated: bool = False
+    is_built: bool = False
     is_mention: bool = False
 
     @property
@@ -133,13 +139,19 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) 
             return
     # A module that is generated when a package is built is in no source archive.
     is_import = use.expected is Expected.NAME and bool(pack.history(package, use.owner).since)
+    is_sole = len(packages) == 1 or package in shown
+    stated = pack.history(package, dotted)
+    history = _without_built(pack, stated)
     question = SurfaceQuestion(
-        history=pack.history(package, dotted),
+        history=history,
         has=has,
         caller=user,
-        is_sole=len(packages) == 1 or package in shown,
+        is_sole=is_sole,
         is_import=is_import,
         is_imported=is_import and not use.is_shadowed and _is_file_of(pack, package, use),
+        # Python says of a missing package only its first name.
+        is_stated=is_sole and not use.is_shadowed and (use.expected is not Expected.MODULE or "." in dotted),
+        is_built=history is not stated,
     )
     yield _by_words(pack, question, dotted)
     if use.expected is Expected.ATTRIBUTE and not question.history.since and _is_distinctive(use.names[0]):
@@ -151,6 +163,30 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) 
     if use.expected is not Expected.MODULE:
         stated = pack.stated_history(package, dotted)
         yield replace(question, history=stated, is_certain=False, is_sole=False, is_import=False)
+
+
+def _without_built(pack: SurfacePack, history: NameHistory) -> NameHistory:
+    """The history, where a release that imports the name from itself without a definition tells nothing.
+
+    A build makes such names: compiled modules, and files that it writes. Their sources are in few releases.
+    """
+    states = [state for _version, state in history.releases]
+    if states.count(InRelease.FOUND) * FEW_RELEASES >= states.count(InRelease.MISSING):
+        return history
+    holder, _, name = (part.encode() for part in history.name.rpartition("."))
+    own = re.compile(
+        rb"\bfrom\s+%s\s+import\s+(?:\([^)]*|[^\n]*)\b%s\b|\bimport\s+%s\.%s\b"
+        % (re.escape(holder), re.escape(name), re.escape(holder), re.escape(name))
+    )
+    releases = []
+    for (version, state), (_version, surface) in zip(
+        history.releases, pack.surfaces(history.package), strict=True
+    ):
+        is_missing = surface is not None and state is InRelease.MISSING
+        files = map(surface.read, surface.containing(name)) if surface and is_missing else ()
+        releases.append((version, InRelease.UNKNOWN if any(map(own.search, files)) else state))
+    built = replace(history, releases=tuple(releases))
+    return history if built == history else built
 
 
 def _is_file_of(pack: SurfacePack, package: str, use: FailedUse) -> bool:
