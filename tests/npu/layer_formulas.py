@@ -1,4 +1,4 @@
-"""Formulas in float64 for operators of MoE layers and of linear attention: see `test_sim_references`."""
+"""Formulas in float64 for operators of MoE layers, latent and linear attention: see `test_sim_references`."""
 
 from __future__ import annotations
 
@@ -149,6 +149,23 @@ def _linear_attention(drawn: Drawn, *, chunked: bool) -> Pairs:
     yield written, after
 
 
+def _latent_attention(drawn: Drawn) -> Pairs:
+    heads, key_width, width, block = 4, 6, 4, 2
+    lengths = [drawn.size(1, 6), drawn.size(1, 6)]
+    q, cache = drawn.normal(2, heads, key_width), drawn.normal(7, block, 1, key_width)
+    table = drawn.order(7)[:6].reshape(2, 3)
+    found = drawn.placed(torch.zeros(2, heads, width))
+    torch.ops.atb._npu_paged_attention_mla(
+        *(drawn.placed(q), drawn.placed(cache), 1, heads, 0.5),
+        *(table.to(torch.int32).npu(), torch.tensor(lengths, dtype=torch.int32), width, found),
+    )
+    expected = []
+    for query, blocks, length in zip(q, table, lengths, strict=True):
+        keys = cache[blocks].reshape(-1, key_width)[:length]
+        expected.append(torch.softmax(0.5 * query @ keys.T, -1) @ keys[:, :width])
+    yield found, torch.stack(expected)
+
+
 _PERMUTE = (
     *("npu::npu_moe_token_permute_with_routing_map", "npu::npu_moe_token_permute_with_routing_map_grad"),
     *("npu::_npu_moe_token_unpermute_with_routing_map", "npu::npu_moe_token_unpermute_with_routing_map_grad"),
@@ -170,6 +187,7 @@ LAYERS: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torc
         _accumulated,
         BOTH,
     ),
+    "latent attention": (("atb::_npu_paged_attention_mla",), _latent_attention, BOTH),
     "gated delta rule": (
         ("npu::npu_recurrent_gated_delta_rule", "npu::npu_recurrent_gated_delta_rule_functional"),
         partial(_linear_attention, chunked=False),

@@ -39,6 +39,7 @@ from harness.devices.sim.references import (
     shaping,
     spectral,
 )
+from harness.devices.sim.references.atb_attention import no_workspace
 
 _MODULES: tuple[ModuleType, ...] = (
     activation,
@@ -137,18 +138,13 @@ def _into_given(operator: Any) -> Callable[..., Any]:
     return write
 
 
-def _workspace(query: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
-    """Memory that a captured kernel may use. The references need none."""
-    return torch.empty(32, dtype=torch.uint8, device=query.device)
-
-
 def install_attention_in_graphs(library: Any) -> None:
     """The overloads of fused attention that task groups of captured graphs contain."""
     for name in ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"):
         if overload("npu", f"{name}.out") is not None:
             override(library, f"{name}.out", _into_given(overload("npu", name)), DEVICE_KEY)
         if overload("npu", f"_{name}_get_max_workspace") is not None:
-            override(library, f"_{name}_get_max_workspace", _workspace, DEVICE_KEY)
+            override(library, f"_{name}_get_max_workspace", no_workspace, DEVICE_KEY)
 
 
 def install_custom(library: Any, machine: Machine) -> tuple[str, ...]:

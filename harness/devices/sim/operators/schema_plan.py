@@ -33,6 +33,7 @@ MIXED_DEVICES = frozenset(
         "atb::_npu_flash_attention_qlens",
         "atb::_npu_flash_attention_unpad",
         "atb::_npu_paged_attention",
+        "atb::_npu_paged_attention_mla",
         "atb::_npu_paged_attention_splitfuse",
         "_C_ascend::swap_blocks",
     }

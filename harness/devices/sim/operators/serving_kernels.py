@@ -39,6 +39,7 @@ ATB: Mapping[str, Reference] = {
     "_npu_flash_attention_unpad": atb_attention.flash_attention_unpad,
     "_npu_matmul_add_fp32": matmul.matmul_add_fp32,
     "_npu_paged_attention": atb_attention.paged_attention,
+    "_npu_paged_attention_mla": atb_attention.paged_attention_mla,
     "_npu_paged_attention_splitfuse": atb_attention.paged_attention_splitfuse,
     "_npu_reshape_and_cache": cache.reshape_and_cache,
     "_npu_reshape_and_cache_siso": cache.reshape_and_cache_siso,
@@ -59,6 +60,8 @@ ENGINE: Mapping[str, Reference] = {
 
 # It returns a tensor that shares the memory without keeping it alive. Here the tensor itself is returned.
 _WEAK_REFERENCE = "weak_ref_tensor"
+# It asks only for the size of memory, and returns that memory.
+_WORKSPACE = "_npu_paged_attention_get_workspace"
 
 
 def install_serving(machine: Machine) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -93,7 +96,9 @@ def _install(
         operator = overload(namespace, name)
         if operator is None or name == _WEAK_REFERENCE:
             continue
-        if name in references:
+        if name == _WORKSPACE:
+            override(library, name, atb_attention.no_workspace, DEVICE_KEY)
+        elif name in references:
             install_reference(library, name, operator, references[name], machine)
             installed.append(name)
         elif has_kernel(f"{namespace}::{name}", DEVICE_KEY):

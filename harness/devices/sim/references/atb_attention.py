@@ -42,6 +42,29 @@ def paged_attention(
     )
 
 
+def paged_attention_mla(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    mla_vheadsize: int,
+    out: torch.Tensor,
+) -> None:
+    """`paged_attention` of latent keys, whose first `mla_vheadsize` numbers are the values."""
+    values = key_cache[..., :mla_vheadsize]
+    paged_attention(
+        *(query, key_cache, values, num_kv_heads, num_heads, scale_value, block_table, context_lens, out)
+    )
+
+
+def no_workspace(query: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
+    """Memory that a captured kernel may use. The references need none."""
+    return torch.empty(32, dtype=torch.uint8, device=query.device)
+
+
 def paged_attention_splitfuse(
     query: torch.Tensor,
     key_cache: torch.Tensor,
