@@ -1,5 +1,6 @@
 """Collectives of the simulated device.
 
 torch_npu's own ProcessGroupHCCL runs them on the HCCL of the simulated runtime, which is
-`runtime_build/runtime/hccl.c`. `collective_faults.py` lets faults and call counts reach them.
+`runtime_build/runtime/hccl.c`. `collective_faults.py` lets faults and call counts reach them;
+`matmul_collectives.py` has the kernels that multiply and exchange in one.
 """

@@ -64,13 +64,14 @@ typedef struct {
     uint64_t number;
 } header;
 
-typedef struct {
+typedef struct communicator {
     uint32_t rank, size;
     int *links;
     char name[NAME_LENGTH];
     atomic_int error;
     atomic_int references;
     uint64_t collectives, *sent, *received;
+    struct communicator *next;
 } communicator;
 
 /* ---- sockets ---- */
@@ -162,6 +163,8 @@ typedef struct listener {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static listener *listeners;
+/* Those that were not destroyed. */
+static communicator *communicators;
 
 SIM_API int HcclGetRootInfo(void *info) {
     TRACE;
@@ -314,8 +317,21 @@ SIM_API int HcclCommInitRootInfoConfig(uint32_t size, const void *info, uint32_t
         release(comm);
         return result;
     }
+    pthread_mutex_lock(&lock);
+    comm->next = communicators;
+    communicators = comm;
+    pthread_mutex_unlock(&lock);
     *out = comm;
     return HCCL_OK;
+}
+
+/* The communicator with this name, of which kernels with a collective get only the name; NULL if there is none. */
+SIM_API void *npu_sim_communicator(const char *name) {
+    pthread_mutex_lock(&lock);
+    communicator *found = communicators;
+    while (found && strcmp(found->name, name)) found = found->next;
+    pthread_mutex_unlock(&lock);
+    return found;
 }
 
 SIM_API int HcclCommInitRootInfo(uint32_t size, const void *info, uint32_t rank, void **out) {
@@ -339,6 +355,11 @@ SIM_API int HcclCommDestroy(void *handle) {
     TRACE;
     communicator *comm = handle;
     if (!comm) return HCCL_E_PTR;
+    pthread_mutex_lock(&lock);
+    communicator **place = &communicators;
+    while (*place && *place != comm) place = &(*place)->next;
+    if (*place) *place = comm->next;
+    pthread_mutex_unlock(&lock);
     for (double until = now() + DESTROY_SECONDS; atomic_load(&comm->references) > 1 && now() < until;) usleep(1000);
     for (uint32_t rank = 0; rank < comm->size && atomic_load(&comm->references) > 1; rank++)
         if (comm->links[rank] >= 0) shutdown(comm->links[rank], SHUT_RDWR);
