@@ -17,6 +17,10 @@ _PATTERNS = (
     re.compile(r"(\w+Operation) CreateOperation failed"),
     # An operator of the older interface, which the simulated runtime has none of: it returns 107000.
     re.compile(r"OPS function error: (\w+), error code is 107000"),
+    # torch_npu looked for a kernel of CANN, found none, and takes CANN for too old (op_plugin/ops/opapi).
+    re.compile(r"not supported in this CANN version, (aclnn\w+) is not"),
+    re.compile(r"of weight in (\w+) is FRACTAL_NZ, current CANN version"),
+    re.compile(r"(current CANN version do not support this api)", re.IGNORECASE),
 )
 
 

@@ -302,6 +302,16 @@ def test_a_step_without_a_reference_is_never_a_pass() -> None:
         ),
         ("not simulated: aten::index.Tensor_out, or", ["aten::index.Tensor_out"]),
         ("RuntimeError: RopeOperation CreateOperation failed!", ["RopeOperation"]),
+        (
+            "Format of weight in npu_grouped_matmul is FRACTAL_NZ, current CANN version do not support with",
+            ["npu_grouped_matmul"],
+        ),
+        (
+            "The param sink is not supported in this CANN version, aclnnFlashAttentionScoreV3 is not available",
+            ["aclnnFlashAttentionScoreV3"],
+        ),
+        # The version is compared, so the text is about the cell.
+        ("RuntimeError: please upgrade CANN to version 9.0.0 or higher.", []),
         ("aclnnFoo or aclnnFooGetWorkspaceSize not in libopapi.so, or", ["aclnnFoo"]),
         ("ValueError: shapes do not fit", []),
     ],
