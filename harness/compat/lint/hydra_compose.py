@@ -116,6 +116,8 @@ class VerlConfiguration:
         self._defaults: dict[Program, Composition] = {}
         self._with_choices: dict[tuple[Program, str], Composition] = {}
         self._trees: dict[str, ast.Module | None] = {}
+        self._fields: dict[str, Mapping[str, str]] = {}
+        self._fields_of_name: dict[str, Sequence[str]] = {}
         self._loader: ConfigLoader | None = None
         self._lost_folders: dict[str, str] = {}
 
@@ -362,31 +364,40 @@ class VerlConfiguration:
 
     def _annotation(self, class_name: str, names: Sequence[str]) -> str:
         """The annotation of a field of a class, or of a field of the class of a field, and so on."""
-        annotation = self._annotations(class_name).get(names[0], "")
+        annotation = self._class_fields(class_name).get(names[0], "")
         if len(names) == 1:
             return annotation
-        inner = [word for word in _CLASS_NAME.findall(annotation) if self._annotations(word)]
+        inner = [word for word in _CLASS_NAME.findall(annotation) if self._class_fields(word)]
         return self._annotation(inner[0], names[1:]) if inner else ""
 
-    def _fields_named(self, name: str) -> Iterator[str]:
+    def _fields_named(self, name: str) -> Sequence[str]:
         """The annotations of the fields of this name in all classes of verl's configuration."""
-        for path in self._configuration_modules:
-            if name in self._tree.read(path).decode("utf-8", "replace"):
-                for node in self._nodes(path):
-                    if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
-                        yield ast.unparse(node.annotation)
+        if name not in self._fields_of_name:
+            self._fields_of_name[name] = [
+                ast.unparse(node.annotation)
+                for path in self._configuration_modules
+                if name in self._source(path)
+                for node in self._nodes(path)
+                if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name
+            ]
+        return self._fields_of_name[name]
 
     @functools.cached_property
     def _configuration_modules(self) -> tuple[str, ...]:
         return tuple(path for path in sorted(self._paths) if path.endswith(".py") and "config" in path)
 
-    def _annotations(self, class_name: str, seen: frozenset[str] = frozenset()) -> Mapping[str, str]:
+    def _class_fields(self, class_name: str) -> Mapping[str, str]:
         """The annotations of the fields of a class of verl's configuration, and of its bases."""
+        if class_name not in self._fields:
+            self._fields[class_name] = self._annotations(class_name)
+        return self._fields[class_name]
+
+    def _annotations(self, class_name: str, seen: frozenset[str] = frozenset()) -> Mapping[str, str]:
         found: dict[str, str] = {}
         if class_name in seen:
             return found
         for path in self._configuration_modules:
-            if f"class {class_name}" not in self._tree.read(path).decode("utf-8", "replace"):
+            if f"class {class_name}" not in self._source(path):
                 continue
             for node in self._nodes(path):
                 if isinstance(node, ast.ClassDef) and node.name == class_name:

@@ -147,7 +147,7 @@ class JobFacts:
         return UNSET
 
 
-@gc_paused()
+@gc_paused(collects=True)
 def lint_job(
     job: JobSettings,
     versions: Mapping[str, str],

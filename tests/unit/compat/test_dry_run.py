@@ -180,6 +180,7 @@ def test_any_arithmetic_is_pythons(first: str, second: str, value: str) -> None:
     assert (checks.failed[0].type if checks.failed else "") == real
 
 
+IN_ONE_BRANCH = "if c.n > 2:\n    x = f()\nelse:\n    raise ValueError('x')\nassert x == 1"
 UNKNOWN = {**CONFIG, "n": "value_of_the_run_NODES"}
 
 
@@ -204,6 +205,19 @@ UNKNOWN = {**CONFIG, "n": "value_of_the_run_NODES"}
         ("a = Actor(size=c.n)\nassert a.size == 2\nassert a.mode == 'sum'", True, {"NODES"}),
         ("if c.n > 2:\n    raise ValueError('x')\nelse:\n    raise KeyError('x')", True, {"NODES"}),
         ("while c.n > 2: raise ValueError('x')", False, {"NODES"}),
+        ("d = {'a': 1}\nif c.n > 2: del d['a']\nassert 'a' in d", False, {"NODES"}),
+        ("d = {'a': 1}\nif c.n > 2: d.pop('a')\nelse: del d['a']\nassert 'a' in d", True, set()),
+        # A function that is called in a branch has branches itself.
+        (
+            "def f():\n    y = 1\n    if c.n > 3: y = 2\n    return y\n" + IN_ONE_BRANCH,
+            False,
+            {"NODES"},
+        ),
+        (
+            "def f():\n    y = 1\n    y += c.tp\n    return y\n" + IN_ONE_BRANCH,
+            True,
+            {"NODES"},
+        ),
         # A function that calls itself with the same arguments is followed once.
         ("def f(x):\n    if x > 2: f(x), f(x), f(x)\nf(c.n)\nassert c.tp == 3", True, set()),
     ],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.compat.lint.dry_run.parallel_layout import Mesh
 from harness.compat.lint.dry_run.program_values import (
     MAX_SIZE,
+    OPTIONAL,
     UNKNOWN,
     Actor,
     Bound,
@@ -23,12 +24,14 @@ from harness.compat.lint.dry_run.program_values import (
     Super,
     Unknown,
     Value,
+    external,
     has_open_keys,
     is_key,
     is_optional,
     remote,
     shown,
     sources_of,
+    unknown_from,
 )
 from harness.compat.lint.dry_run.worker_groups import WorkerGroup
 
@@ -51,7 +54,7 @@ class Access:
                     holder = scope.module
                 elif target.id in scope.outer_names and scope.parent is not None:
                     holder = scope.parent.holder(target.id) or scope
-                self._run.journal.touch(holder.variables)
+                self._run.journal.touch(holder.variables, holder.made_in)
                 holder.variables[target.id] = value
                 holder.keys[target.id] = keys
             case ast.Tuple() | ast.List():
@@ -74,11 +77,7 @@ class Access:
         if any(isinstance(one, ast.Starred) for one in targets):
             known = False
         for index, target in enumerate(targets):
-            item = (
-                items[index]
-                if known and not isinstance(items, Unknown)
-                else Unknown(sources=sources_of(value))
-            )
+            item = items[index] if known and not isinstance(items, Unknown) else unknown_from(value)
             self.store(target, item, keys, scope)
 
     def set_attribute(
@@ -111,14 +110,14 @@ class Access:
         if isinstance(container, dict):
             if isinstance(index, Unknown):
                 for name in container:
-                    container[name] = Unknown(sources=sources_of(index, value))
+                    container[name] = unknown_from(index, value)
             if is_key(index):
                 container[index] = value
         elif isinstance(container, list):
             if isinstance(index, int) and -len(container) <= index < len(container):
                 container[index] = value
             else:
-                container[:] = [Unknown(optional=True)]
+                container[:] = [OPTIONAL]
 
     def items(self, value: Value) -> Sequence[Value] | Unknown:
         """The elements over which a loop goes."""
@@ -131,13 +130,16 @@ class Access:
             return sorted(value, key=repr)
         if isinstance(value, Class) and value.inherits("enum.Enum", "enum.IntEnum"):
             return [one for one in value.scope.variables.values() if isinstance(one, Instance)]
-        return Unknown(sources=sources_of(value), repeats=isinstance(value, Unknown) and value.repeats)
+        repeats = isinstance(value, Unknown) and value.repeats
+        return Unknown(sources=sources_of(value), repeats=True) if repeats else unknown_from(value)
 
     def attribute(self, holder: Value, name: str, node: ast.expr, scope: Scope) -> Value:
         """`holder.name`."""
         holder = self._run.modules.resolve(holder)
         if isinstance(holder, Unknown):
-            return Unknown(name=f"{holder.name}.{name}" if holder.name else "", sources=holder.sources)
+            if not holder.name or holder.sources:
+                return unknown_from(holder)
+            return external(f"{holder.name}.{name}")
         if isinstance(holder, Lazy):
             return self._module_member(holder, name)
         if isinstance(holder, Config):
@@ -180,7 +182,7 @@ class Access:
         if isinstance(container, Unknown) and container.name == "os.environ" and isinstance(index, str):
             return self._run.libraries.environment(index, UNKNOWN)
         if isinstance(index, Unknown) or isinstance(container, Unknown):
-            return Unknown(sources=sources_of(index, container))
+            return unknown_from(index, container)
         if isinstance(container, Mesh):
             return container.part(index)
         if isinstance(container, Config) and isinstance(index, str):

@@ -25,6 +25,9 @@ class _End:
     jump: _Jump | None
 
 
+_NOTHING = _End(changes={}, jump=None)
+
+
 class Branches:
     """Follows alternatives one after the other, and merges what they leave behind."""
 
@@ -32,21 +35,27 @@ class Branches:
         self._run = run
         self._depth = 0
 
-    def fork(self, sources: frozenset[str], branches: Sequence[Callable[[], None]]) -> None:
+    def fork(self, sources: frozenset[str], branches: Sequence[Callable[[], object] | None]) -> None:
         """Follow alternatives. An exception that all of them raise escapes.
 
-        sources: the unknown values of the launch script that decide between them.
+        sources: the unknown values of the launch script that decide between them. branches: None for one in
+        which nothing happens.
         """
         errors: list[ProgramError] = []
         ends: list[_End] = []
         for follow in branches:
-            self._followed(follow, errors, ends)
+            if follow is None:
+                ends.append(_NOTHING)
+            else:
+                self._followed(follow, errors, ends)
         if sources:
             self._run.open_checks += [OpenCheck(place=error.place, sources=sources) for error in errors]
         if not ends:
             # Taken out of the list: this call's variables would keep it, and it keeps them.
             raise errors.pop(0)
-        self._run.journal.merge([end.changes for end in ends], sources)
+        changes = [end.changes for end in ends]
+        if any(changes):
+            self._run.journal.merge(changes, sources)
         _leave([end.jump for end in ends], sources)
 
     def first_round(self, follow: Callable[[], object]) -> None:
@@ -55,7 +64,7 @@ class Branches:
             follow()
         self._run.journal.merge([changes, {}], frozenset())
 
-    def _followed(self, follow: Callable[[], None], errors: list[ProgramError], ends: list[_End]) -> None:
+    def _followed(self, follow: Callable[[], object], errors: list[ProgramError], ends: list[_End]) -> None:
         jump: _Jump | None = None
         self._depth += 1
         try:

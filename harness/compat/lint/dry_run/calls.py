@@ -24,7 +24,8 @@ from harness.compat.lint.dry_run.program_values import (
     Unknown,
     Value,
     remote,
-    sources_of,
+    signature,
+    unknown_from,
     written,
 )
 from harness.compat.lint.dry_run.worker_groups import replaced_function
@@ -51,41 +52,59 @@ class Calls:
 
     def call(self, node: ast.Call, scope: Scope) -> Value:
         """The value of a call expression."""
-        expressions = self._run.expressions
-        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+        if type(node.func) is ast.Name and node.func.id == "super" and not node.args:
             return self._super(scope)
-        callee = expressions.value(node.func, scope)
+        callee = self._run.expressions.value(node.func, scope)
         positional: list[Value] = []
         named: Named = {}
         keys: dict[int | str, frozenset[str]] = {}
         certain = True
-        for argument in node.args:
-            if type(argument) is ast.Constant:
-                positional.append(argument.value)
-                continue
+        if node.args or node.keywords:
             with self._run.traced() as read:
-                if isinstance(argument, ast.Starred):
-                    items = self._run.access.items(expressions.value(argument.value, scope))
-                    certain = certain and not isinstance(items, Unknown)
-                    positional += [] if isinstance(items, Unknown) else list(items)
-                else:
-                    positional.append(expressions.value(argument, scope))
-            if read:
-                keys[len(positional) - 1] = frozenset(read)
-        for keyword in node.keywords:
-            if type(keyword.value) is ast.Constant and keyword.arg is not None:
-                named[keyword.arg] = keyword.value.value
-                continue
-            with self._run.traced() as read:
-                value = expressions.value(keyword.value, scope)
-            entries = {keyword.arg: value} if keyword.arg is not None else self._entries(value)
-            certain = certain and entries is not None
-            named |= entries or {}
-            if read and entries:
-                keys |= dict.fromkeys(entries, frozenset(read))
+                certain = self._arguments(node, scope, positional, named, read, keys)
         if not certain and isinstance(callee, (Function, Bound, Class, Partial)):
-            return Unknown(sources=sources_of(*positional, *named.values()))
+            return unknown_from(*positional, *named.values())
         return self.apply(callee, positional, named, node, scope, keys)
+
+    def _arguments(
+        self,
+        node: ast.Call,
+        scope: Scope,
+        positional: list[Value],
+        named: Named,
+        read: set[str],
+        keys: dict[int | str, frozenset[str]],
+    ) -> bool:
+        """Compute the arguments of a call, and the keys behind each. Whether their number is certain.
+
+        read: the trace; each argument's part of it is found by emptying it before.
+        """
+        value_of, certain = self._run.expressions.value, True
+        every: set[str] = set()
+        try:
+            for argument in node.args:
+                if type(argument) is ast.Starred:
+                    items = self._run.access.items(value_of(argument.value, scope))
+                    certain = certain and not isinstance(items, Unknown)
+                    positional += [] if isinstance(items, Unknown) else items
+                else:
+                    positional.append(value_of(argument, scope))
+                if read:
+                    keys[len(positional) - 1] = frozenset(read)
+                    every |= read
+                    read.clear()
+            for keyword in node.keywords:
+                value = value_of(keyword.value, scope)
+                entries = {keyword.arg: value} if keyword.arg is not None else self._entries(value)
+                certain = certain and entries is not None
+                named |= entries or {}
+                if read:
+                    keys |= dict.fromkeys(entries or {}, frozenset(read))
+                    every |= read
+                    read.clear()
+        finally:
+            read |= every
+        return certain
 
     def _entries(self, value: Value) -> Named | None:
         if isinstance(value, Instance):
@@ -117,6 +136,8 @@ class Calls:
     ) -> Value:
         """Call a value with arguments. keys: the configuration keys behind them, by position or name."""
         callee = self._run.modules.resolve(callee)
+        if type(callee) is Unknown:
+            return self._run.libraries.call(callee, positional, named, node, scope)
         match callee:
             case Bound():
                 every = [callee.receiver, *positional]
@@ -135,8 +156,6 @@ class Calls:
                 return callee.compute(positional, named)
             case Instance():
                 return self.method(callee, "__call__", positional, node, scope, named)
-            case Unknown():
-                return self._run.libraries.call(callee, positional, named, node, scope)
         return UNKNOWN
 
     def method(
@@ -168,26 +187,27 @@ class Calls:
         if replacement is not None:
             return replacement(positional, named)
         calls = self._open_calls.setdefault(id(function), [])
-        if self._depth >= MAX_DEPTH or function.is_generator or _is_repeated(calls, positional, named):
-            return Unknown(sources=sources_of(*positional, *named.values()))
-        inner = Scope(function.scope, function.scope.path)
+        parameters = signature(function.node)
+        if self._depth >= MAX_DEPTH or parameters.is_generator or _is_repeated(calls, positional, named):
+            return unknown_from(*positional, *named.values())
+        inner = Scope(function.scope, function.scope.path, self._run.journal.innermost)
         inner.variables["__function__"] = function
         self._bind(function, positional, named, inner, node, scope)
         if keys:
-            names = [one.arg for one in (*function.node.args.posonlyargs, *function.node.args.args)]
-            inner.keys |= _by_name(keys, names)
+            inner.keys |= _by_name(keys, parameters.positional)
         self._depth += 1
         calls.append((positional, named))
+        before, self._run.trace = self._run.trace, set()
         try:
-            with self._run.traced() as trace:
-                if isinstance(function.node, ast.Lambda):
-                    return self._run.expressions.value(function.node.body, inner)
-                try:
-                    self._run.statements.block(function.node.body, inner)
-                except ReturnJump as jump:
-                    trace.update(jump.keys)
-                    return jump.value
+            if type(function.node) is ast.Lambda:
+                return self._run.expressions.value(function.node.body, inner)
+            self._run.statements.block(function.node.body, inner)  # type: ignore[arg-type]
+        except ReturnJump as jump:
+            before |= jump.keys
+            return jump.value
         finally:
+            before |= self._run.trace
+            self._run.trace = before
             self._depth -= 1
             calls.pop()
         return None
@@ -201,23 +221,23 @@ class Calls:
         node: ast.AST,
         scope: Scope,
     ) -> None:
-        arguments = function.node.args
-        names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-        only_named = [one.arg for one in arguments.kwonlyargs]
-        variables = inner.variables
+        parameters, variables = signature(function.node), inner.variables
+        names = parameters.positional
+        extra: Named = {}
         variables.update(zip(names, positional, strict=False))
-        extra = {name: value for name, value in named.items() if name not in names and name not in only_named}
-        variables.update({name: value for name, value in named.items() if name not in extra})
-        if arguments.vararg is not None:
-            variables[arguments.vararg.arg] = tuple(positional[len(names) :])
+        for name, value in named.items():
+            is_known = name in names or name in parameters.named
+            (variables if is_known else extra)[name] = value
+        if parameters.rest:
+            variables[parameters.rest] = tuple(positional[len(names) :])
         elif len(positional) > len(names):
             raise self._run.error("TypeError", f"{function.name}() takes {len(names)} arguments", node, scope)
-        if arguments.kwarg is not None:
-            variables[arguments.kwarg.arg] = extra
+        if parameters.named_rest:
+            variables[parameters.named_rest] = extra
         elif extra:
             message = f"{function.name}() got an unexpected keyword argument '{min(extra)}'"
             raise self._run.error("TypeError", message, node, scope)
-        for name in (*names, *only_named):
+        for name in (*names, *parameters.named):
             if name not in variables:
                 # An argument that is missing here is more likely our mistake than the program's.
                 variables[name] = function.defaults.get(name, UNKNOWN)
@@ -374,16 +394,8 @@ class Calls:
 
     def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, scope: Scope) -> Value:
         """The function that a definition makes, after its decorators."""
-        expressions, arguments = self._run.expressions, node.args
-        positional = [*arguments.posonlyargs, *arguments.args]
-        first = len(positional) - len(arguments.defaults)
-        defaults = {
-            one.arg: expressions.value(default, scope)
-            for one, default in zip(positional[first:], arguments.defaults, strict=True)
-        }
-        for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-            if default is not None:
-                defaults[one.arg] = expressions.value(default, scope)
+        value_of = self._run.expressions.value
+        defaults = {name: value_of(default, scope) for name, default in signature(node).defaults}
         owner = scope.variables.get("__class_body__")
         outer = scope.parent if isinstance(owner, Class) and scope.parent is not None else scope
         is_lambda = isinstance(node, ast.Lambda)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.compat.lint.dry_run.program_values import (
+    OPTIONAL,
     UNKNOWN,
     Class,
     Instance,
@@ -20,6 +21,7 @@ from harness.compat.lint.dry_run.program_values import (
     is_optional,
     shown,
     sources_of,
+    unknown_from,
 )
 
 if TYPE_CHECKING:
@@ -88,10 +90,13 @@ class Expressions:
         return value if isinstance(value, str) else shown(value)
 
     def _name(self, node: ast.Name, scope: Scope) -> Value:
-        holder = scope.holder(node.id)
+        name = node.id
+        # Most names are variables of the function itself.
+        is_own = name in scope.variables and not scope.global_names
+        holder = scope if is_own else scope.holder(name)
         if holder is None:
-            return self._run.builtins.builtin(node.id)
-        keys, value = holder.keys.get(node.id), holder.variables[node.id]
+            return self._run.builtins.builtin(name)
+        keys, value = holder.keys.get(name), holder.variables[name]
         if keys:
             self._run.trace |= keys
         return self._run.modules.resolve(value) if type(value) is Lazy else value
@@ -107,7 +112,7 @@ class Expressions:
                 return value if not unknown or not isinstance(value, Unknown) else decisive
             if isinstance(truth, Unknown):
                 unknown.append(truth)
-        return Unknown(sources=sources_of(*unknown)) if unknown else value
+        return unknown_from(*unknown) if unknown else value
 
     def _guessed(self, node: ast.expr, scope: Scope) -> Value:
         """The value of an expression that may not be reached; unknown if it raises an exception."""
@@ -117,7 +122,7 @@ class Expressions:
             found.append(self.value(node, scope))
 
         try:
-            self._run.branches.fork(frozenset(), [follow, lambda: None])
+            self._run.branches.fork(frozenset(), [follow, None])
         except ProgramError:
             return UNKNOWN
         return found[0] if found else UNKNOWN
@@ -145,14 +150,14 @@ class Expressions:
                 ast.Invert: lambda: ~value if isinstance(value, int) else UNKNOWN,
             }
             return operations[type(node.op)]()
-        return Unknown(sources=sources_of(value))
+        return unknown_from(value)
 
     def _conditional(self, node: ast.IfExp, scope: Scope) -> Value:
         truth = self.truth(node.test, scope)
         if isinstance(truth, bool):
             return self.value(node.body if truth else node.orelse, scope)
         values = [self._guessed(node.body, scope), self._guessed(node.orelse, scope)]
-        return Unknown(sources=sources_of(truth, *values))
+        return unknown_from(truth, *values)
 
     def _subscript(self, node: ast.Subscript, scope: Scope) -> Value:
         container = self.value(node.value, scope)
@@ -179,7 +184,7 @@ class Expressions:
                 return operator.getitem(container, slice(*bounds))  # type: ignore[arg-type]
             except ValueError:
                 return UNKNOWN
-        return Unknown(sources=sources_of(container, *bounds))
+        return unknown_from(container, *bounds)
 
     def _joined(self, node: ast.JoinedStr, scope: Scope) -> Value:
         parts: list[Value] = []
@@ -201,7 +206,7 @@ class Expressions:
         for node in nodes:
             if isinstance(node, ast.Starred):
                 items = self._run.access.items(self.value(node.value, scope))
-                found += [Unknown(optional=True)] if isinstance(items, Unknown) else items
+                found += [OPTIONAL] if isinstance(items, Unknown) else items
             else:
                 found.append(self.value(node, scope))
         return found
@@ -212,7 +217,7 @@ class Expressions:
             value = self.value(value_node, scope)
             if key_node is None:
                 if not isinstance(value, dict):
-                    return Unknown(sources=sources_of(value))
+                    return unknown_from(value)
                 found |= value
                 continue
             key = self.value(key_node, scope)
@@ -224,7 +229,7 @@ class Expressions:
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scope: Scope
     ) -> Value:
-        inner = Scope(scope, scope.path)
+        inner = Scope(scope, scope.path, self._run.journal.innermost)
         found: list[Value] = []
         pairs: dict[Value, Value] = {}
 
@@ -240,7 +245,7 @@ class Expressions:
 
         known = self._generate(node.generators, inner, collect)
         if not isinstance(known, bool):
-            return Unknown(sources=known.sources)
+            return unknown_from(known)
         if isinstance(node, ast.DictComp):
             return pairs
         return _as_set(found) if isinstance(node, ast.SetComp) else found
@@ -255,7 +260,7 @@ class Expressions:
         first, *rest = generators
         items = self._run.access.items(self.value(first.iter, scope))
         if isinstance(items, Unknown) or any(is_optional(one) for one in items):
-            return Unknown(sources=sources_of(items))
+            return unknown_from(items)
         for item in items:
             self._run.access.store(first.target, item, frozenset(), scope)
             truths = [self.truth(condition, scope) for condition in first.ifs]
@@ -263,7 +268,7 @@ class Expressions:
                 continue
             unknown = [one for one in truths if isinstance(one, Unknown)]
             if unknown:
-                return Unknown(sources=sources_of(*unknown))
+                return unknown_from(*unknown)
             known = self._generate(rest, scope, collect)
             if not isinstance(known, bool):
                 return known
@@ -272,5 +277,5 @@ class Expressions:
 
 def _as_set(elements: Sequence[Value]) -> Value:
     if any(isinstance(one, Unknown) or not is_key(one) for one in elements):
-        return Unknown(sources=sources_of(*elements))
+        return unknown_from(*elements)
     return set(elements)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from harness.compat.lint.dry_run.program_values import Class, Config, Function, Unknown, Value, sources_of
+from harness.compat.lint.dry_run.program_values import (
+    OPTIONAL,
+    UNKNOWN,
+    Class,
+    Config,
+    Function,
+    Unknown,
+    Value,
+    sources_of,
+)
 
 Container = dict[str, Value] | list[Value] | set[Value]
 
@@ -19,6 +28,7 @@ class Written:
     container: Container
     before: Container
     after: Container
+    made_in: object
 
 
 #: What a branch changed, by the identity of the container.
@@ -39,13 +49,25 @@ class Journal:
         """Whether a branch is being followed that may not be taken."""
         return self._uncertain > 0
 
-    def touch(self, container: Container) -> None:
-        """Say that a container is about to be changed."""
-        if isinstance(container, Config):
+    @property
+    def innermost(self) -> object:
+        """The branch that is being followed; None outside of branches."""
+        return self._branches[-1] if self._branches else None
+
+    def touch(self, container: Container, made_in: object = None) -> None:
+        """Say that a container is about to be changed.
+
+        made_in: the branch that made it, if nothing outside of this branch can refer to it when it ends.
+        """
+        if type(container) is Config:
             self.config_changes += 1
-        if self._branches and id(container) not in self._branches[-1]:
-            content = container.copy()
-            self._branches[-1][id(container)] = Written(container=container, before=content, after=content)
+        if self._branches:
+            changes = self._branches[-1]
+            if made_in is not changes and id(container) not in changes:
+                content = container.copy()
+                changes[id(container)] = Written(
+                    container=container, before=content, after=content, made_in=made_in
+                )
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -79,14 +101,19 @@ class Journal:
 
     def merge(self, branches: Sequence[Changes], sources: frozenset[str]) -> None:
         """Apply the changes of alternative branches: what differs between them is not known."""
-        every: Changes = {}
-        for written in branches:
+        every = dict(branches[0])
+        for written in branches[1:]:
             for key, one in written.items():
                 every.setdefault(key, one)
         for key, one in every.items():
             states = [written[key].after if key in written else one.before for written in branches]
-            self.touch(one.container)
-            _fill(one.container, _merged(states, sources))
+            self.touch(one.container, one.made_in)
+            if isinstance(one.container, dict):
+                # A branch that did not change it has the content of before.
+                changed = [state for state in states if state is not one.before]
+                _merge_into(one.container, states, _differing(one.container, changed), sources)
+            else:
+                _fill(one.container, _merged(states, sources))
 
 
 class _Branch:
@@ -118,39 +145,51 @@ def _fill(container: Container, content: Container) -> None:
 
 def _merged(states: Sequence[Container], sources: frozenset[str]) -> Container:
     first = states[0]
-    if isinstance(first, dict):
-        dicts = [state for state in states if isinstance(state, dict)]
-        merged = dict(first)
-        for name in _differing(dicts):
-            merged[name] = merged_value([state.get(name, _ABSENT) for state in dicts], sources)
-        return merged
     if all(same(state, first) for state in states):
         return first
     return [Unknown(sources=sources, optional=True)] if isinstance(first, list) else set()
 
 
-def _differing(dicts: Sequence[dict[str, Value]]) -> list[str]:
-    """The names whose values are not the same object in all mappings."""
-    first = dicts[0]
-    found: dict[str, None] = {}
-    for other in dicts[1:]:
-        for name, value in other.items():
-            if first.get(name, _ABSENT) is not value:
-                found[name] = None
-        if len(other) < len(first) + len(found):
-            found |= {name: None for name in first if name not in other}
-    return list(found)
-
-
 _ABSENT = object()
+
+
+def _differing(before: dict[str, Value], states: Sequence[Container]) -> Iterable[str]:
+    """The names whose values are not the same objects as before in all states of a mapping."""
+    found: dict[str, None] = {}
+    for state in states:
+        assert isinstance(state, dict)
+        added = 0
+        for name, value in state.items():
+            old = before.get(name, _ABSENT)
+            if old is not value:
+                found[name] = None
+                added += old is _ABSENT
+        if len(state) - added < len(before):
+            found |= {name: None for name in before if name not in state}
+    return found
+
+
+def _merge_into(
+    mapping: dict[str, Value], states: Sequence[Container], names: Iterable[str], sources: frozenset[str]
+) -> None:
+    """Merge what alternatives made of a mapping into it."""
+    dicts = [state for state in states if isinstance(state, dict)]
+    for name in names:
+        value = merged_value([state.get(name, _ABSENT) for state in dicts], sources)
+        if value is _ABSENT:
+            del mapping[name]
+        else:
+            mapping[name] = value
 
 
 def merged_value(values: Sequence[Value], sources: frozenset[str]) -> Value:
     """The value, if all are the same; otherwise an unknown."""
     first = values[0]
-    if all(value is first or same(value, first) for value in values):
-        return first
-    return Unknown(sources=sources | sources_of(*values), optional=_ABSENT in values)
+    for value in values:
+        if value is not first and not same(value, first):
+            every, optional = sources | sources_of(*values), any(one is _ABSENT for one in values)
+            return Unknown(sources=every, optional=optional) if every else OPTIONAL if optional else UNKNOWN
+    return first
 
 
 def same(left: Value, right: Value) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.parallel_layout import device_mesh, megatron_groups
 from harness.compat.lint.dry_run.program_values import (
+    OPTIONAL,
     UNKNOWN,
     Class,
     Config,
@@ -24,8 +25,9 @@ from harness.compat.lint.dry_run.program_values import (
     Scope,
     Unknown,
     Value,
+    external,
     has_unknown,
-    sources_of,
+    unknown_from,
 )
 
 if TYPE_CHECKING:
@@ -109,17 +111,18 @@ class Libraries:
         self, callee: Unknown, positional: list[Value], named: Named, node: ast.AST, scope: Scope
     ) -> Value:
         """Call something that is not verl's."""
-        call = LibraryCall(positional=positional, named=named, node=node, scope=scope)
-        function = self._functions.get(callee.name) or self._run.builtins.functions.get(callee.name)
-        if function is not None:
-            return function(call)
+        name = callee.name
+        if name:
+            function = self._functions.get(name) or self._run.builtins.functions.get(name)
+            if function is not None:
+                return function(LibraryCall(positional=positional, named=named, node=node, scope=scope))
         config = named.get("config")
         if isinstance(config, Instance) and not config.type.path:
             # A model of another package, made from its configuration.
             return self._external({"config": config})
-        if callee.name.startswith("ray.remote"):
+        if name.startswith("ray.remote"):
             return positional[0] if positional else UNKNOWN
-        return Unknown(sources=sources_of(callee, *positional, *named.values()))
+        return unknown_from(callee, *positional, *named.values())
 
     def environment(self, name: Value, default: Value) -> Value:
         """An environment variable. Those that the job does not set may be set outside."""
@@ -137,7 +140,7 @@ class Libraries:
             return UNKNOWN
         for part in path.split("."):
             if isinstance(value, Unknown):
-                return Unknown(sources=value.sources)
+                return unknown_from(value)
             if not isinstance(value, dict) or part not in value:
                 return call.named.get("default")
             if isinstance(value, Config):
@@ -191,7 +194,7 @@ class Libraries:
     def _named(self, dotted: str) -> Value:
         module, _, name = dotted.rpartition(".")
         path = self._run.modules.path_of(module)
-        return self._run.modules.resolve(Lazy(path=path, name=name)) if path else Unknown(name=dotted)
+        return self._run.modules.resolve(Lazy(path=path, name=name)) if path else external(dotted)
 
     def _class_named(self, call: LibraryCall) -> Value:
         dotted = call.argument(0, "path")
@@ -246,7 +249,7 @@ class Libraries:
     def _in_heap(self, heap: Value) -> Value:
         if isinstance(heap, list):
             self._run.journal.touch(heap)
-            heap[:] = [Unknown(optional=True)]
+            heap[:] = [OPTIONAL]
         return UNKNOWN
 
     def _set_up(self, what: str, *, done: bool) -> Value:
@@ -279,7 +282,7 @@ class Libraries:
 
     def _math(self, function: Callable[..., object], call: LibraryCall) -> Value:
         if any(has_unknown(one) for one in call.positional):
-            return Unknown(sources=sources_of(*call.positional))
+            return unknown_from(*call.positional)
         try:
             return function(*call.positional)
         except (TypeError, ValueError, OverflowError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.compat.lint.dry_run.program_values import (
     MAX_SIZE,
+    OPTIONAL,
     UNKNOWN,
     Bound,
     Class,
@@ -27,13 +28,12 @@ from harness.compat.lint.dry_run.program_values import (
     is_key,
     is_open,
     is_optional,
-    sources_of,
+    unknown_from,
 )
 
 if TYPE_CHECKING:
     from harness.compat.lint.dry_run.program_walk import ProgramWalk
 
-_ABSENT_OR_NOT = Unknown(optional=True)
 MAX_EXPONENT = 64
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], object]] = {
     ast.Add: operator.add,
@@ -89,7 +89,7 @@ class Operations:
         if isinstance(op, ast.BitOr) and _is_type(left) and _is_type(right):
             return (*_types(left), *_types(right))
         if not (_is_plain(left) and _is_plain(right)) or type(op) not in _BINARY:
-            return Unknown(sources=sources_of(left, right))
+            return unknown_from(left, right)
         if isinstance(op, (ast.Pow, ast.LShift)) and not (isinstance(right, int) and right <= MAX_EXPONENT):
             return UNKNOWN
         if _size(left) + _size(right) > MAX_SIZE or (
@@ -111,7 +111,7 @@ class Operations:
             found = self._contains(right, left)
             return found if isinstance(found, Unknown) or isinstance(op, ast.In) else not found
         if isinstance(left, Unknown) or isinstance(right, Unknown):
-            return Unknown(sources=sources_of(left, right))
+            return unknown_from(left, right)
         if isinstance(op, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
             equal = self._equal(left, right)
             negated = isinstance(op, (ast.IsNot, ast.NotEq))
@@ -142,7 +142,7 @@ class Operations:
 
     def _contains(self, container: Value, item: Value) -> bool | Unknown:
         if isinstance(item, Unknown) or isinstance(container, Unknown):
-            return Unknown(sources=sources_of(item, container))
+            return unknown_from(item, container)
         if isinstance(container, str) and isinstance(item, str):
             return item in container
         if isinstance(container, dict):
@@ -150,17 +150,13 @@ class Operations:
                 self._run.trace.add(container.key(item))
             if not is_key(item):
                 return UNKNOWN
-            entry = container.get(item, _ABSENT_OR_NOT if has_open_keys(container) else None)
-            return Unknown(sources=sources_of(entry)) if is_optional(entry) else item in container
+            entry = container.get(item, OPTIONAL if has_open_keys(container) else None)
+            return unknown_from(entry) if is_optional(entry) else item in container
         if isinstance(container, (list, tuple, set, frozenset, range)):
             results = [self._equal(one, item) if not isinstance(one, Unknown) else one for one in container]
             if True in results:
                 return True
-            return (
-                Unknown(sources=sources_of(*results))
-                if any(isinstance(one, Unknown) for one in results)
-                else False
-            )
+            return unknown_from(*results) if any(isinstance(one, Unknown) for one in results) else False
         if isinstance(container, Instance) and container.type.is_dataclass:
             return item in container.attributes
         return UNKNOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import posixpath
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,8 +16,8 @@ from harness.compat.lint.dry_run.program_values import (
     Lazy,
     ProgramError,
     Scope,
-    Unknown,
     Value,
+    external,
 )
 
 if TYPE_CHECKING:
@@ -68,8 +69,7 @@ class Modules:
 
     def path_of(self, dotted: str) -> str:
         """The file of a module; "" if it is not a module of this tree."""
-        base = dotted.replace(".", "/")
-        return next((path for path in (f"{base}.py", f"{base}/__init__.py") if path in self._paths), "")
+        return _path_of(dotted, self._paths)
 
     def resolve(self, value: Value) -> Value:
         """The value of an imported name."""
@@ -114,19 +114,25 @@ class Modules:
         """Bind an imported name. Its module is read when the name is used."""
         path = self.path_of(dotted)
         inner = self.path_of(f"{dotted}.{member}") if member else ""
-        self._run.journal.touch(scope.variables)
+        self._run.journal.touch(scope.variables, scope.made_in)
         if inner and not (path and path in self._modules and member in self._modules[path].variables):
             scope.variables[name] = Lazy(path=inner)
         elif path:
             scope.variables[name] = Lazy(path=path, name=member)
         else:
-            scope.variables[name] = Unknown(name=f"{dotted}.{member}" if member else dotted)
+            scope.variables[name] = external(f"{dotted}.{member}" if member else dotted)
         if (inner or path) and scope.parent is None and self._reads_at_once(name, scope):
             self.module(inner or path)
 
     def _reads_at_once(self, name: str, scope: Scope) -> bool:
         """Whether a module is imported because of what its statements do: by a package, or without a use."""
         return scope.path.endswith("__init__.py") or name not in self._used_names[scope.path]
+
+
+@functools.lru_cache(1 << 14)
+def _path_of(dotted: str, paths: frozenset[str]) -> str:
+    base = dotted.replace(".", "/")
+    return next((path for path in (f"{base}.py", f"{base}/__init__.py") if path in paths), "")
 
 
 def _names(tree: ast.Module | None) -> frozenset[str]:

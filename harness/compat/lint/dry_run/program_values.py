@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -30,6 +31,14 @@ class Unknown:
 
 
 UNKNOWN = Unknown()
+#: An element that may also be absent.
+OPTIONAL = Unknown(optional=True)
+
+
+@functools.lru_cache(1 << 14)
+def external(name: str) -> Unknown:
+    """Something in another package, by its dotted name."""
+    return Unknown(name=name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +53,17 @@ class SourcePlace:
 
 
 class Scope:
-    """Variables of a module, class body or function. keys: the configuration keys behind each value."""
+    """Variables of a module, class body or function. keys: the configuration keys behind each value.
 
-    __slots__ = ("global_names", "keys", "outer_names", "parent", "path", "variables")
+    made_in: the branch in which a function was called, as `Journal.innermost`; None for other scopes.
+    """
 
-    def __init__(self, parent: Scope | None, path: str) -> None:
+    __slots__ = ("global_names", "keys", "made_in", "outer_names", "parent", "path", "variables")
+
+    def __init__(self, parent: Scope | None, path: str, made_in: object = None) -> None:
         self.variables: dict[str, Value] = {}
         self.keys: dict[str, frozenset[str]] = {}
-        self.parent, self.path = parent, path
+        self.parent, self.path, self.made_in = parent, path, made_in
         self.global_names: set[str] = set()
         self.outer_names: set[str] = set()
 
@@ -86,10 +98,45 @@ class Function:
     is_class_method: bool = False
     is_property: bool = False
 
-    @property
-    def is_generator(self) -> bool:
-        """Whether calling it makes an iterator."""
-        return not isinstance(self.node, ast.Lambda) and contains_own(self.node, (ast.Yield, ast.YieldFrom))
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
+    """What is written of a function's parameters. positional, named: names of those that take one argument.
+
+    defaults: of those that have one. is_generator: whether calling the function makes an iterator.
+    """
+
+    positional: tuple[str, ...]
+    named: tuple[str, ...]
+    defaults: tuple[tuple[str, ast.expr], ...]
+    rest: str
+    named_rest: str
+    is_generator: bool
+
+
+_SIGNATURE = "_npu_matrix_signature"
+
+
+def signature(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Signature:
+    """The parameters of a function, which are kept with its node."""
+    if _SIGNATURE not in node.__dict__:
+        arguments = node.args
+        positional = tuple(one.arg for one in (*arguments.posonlyargs, *arguments.args))
+        named = tuple(one.arg for one in arguments.kwonlyargs)
+        with_default = positional[len(positional) - len(arguments.defaults) :]
+        node.__dict__[_SIGNATURE] = Signature(
+            positional=positional,
+            named=named,
+            defaults=(
+                *zip(with_default, arguments.defaults, strict=True),
+                *((name, one) for name, one in zip(named, arguments.kw_defaults, strict=True) if one),
+            ),
+            rest=arguments.vararg.arg if arguments.vararg else "",
+            named_rest=arguments.kwarg.arg if arguments.kwarg else "",
+            is_generator=not isinstance(node, ast.Lambda) and contains_own(node, (ast.Yield, ast.YieldFrom)),
+        )
+    found: Signature = node.__dict__[_SIGNATURE]
+    return found
 
 
 _CONTAINS = "_npu_matrix_contains"
@@ -308,9 +355,18 @@ _NO_SOURCES: frozenset[str] = frozenset()
 
 def sources_of(*values: Value) -> frozenset[str]:
     """The unknown values of the launch script on which these depend."""
-    # Most values rest on nothing that is unknown.
-    found = [value.sources for value in values if type(value) is Unknown and value.sources]
-    return frozenset().union(*found) if found else _NO_SOURCES
+    found = _NO_SOURCES
+    for value in values:
+        # Most values rest on nothing that is unknown.
+        if type(value) is Unknown and value.sources:
+            found |= value.sources
+    return found
+
+
+def unknown_from(*values: Value) -> Unknown:
+    """A value that is not known, and depends on what these depend on."""
+    sources = sources_of(*values)
+    return Unknown(sources=sources) if sources else UNKNOWN
 
 
 def written(node: ast.expr) -> str:

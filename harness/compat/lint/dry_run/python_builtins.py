@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.program_values import (
+    OPTIONAL,
     UNKNOWN,
     Bound,
     Class,
@@ -21,11 +22,13 @@ from harness.compat.lint.dry_run.program_values import (
     Partial,
     Unknown,
     Value,
+    external,
     has_open_keys,
     has_unknown,
     is_key,
     is_open,
     sources_of,
+    unknown_from,
 )
 
 if TYPE_CHECKING:
@@ -154,7 +157,7 @@ class Builtins:
         """A builtin name."""
         if name == "__name__":
             return "imported"
-        return Unknown(name=name if name in _TYPES or name == "object" else f"builtins.{name}")
+        return external(name if name in _TYPES or name == "object" else f"builtins.{name}")
 
     def _pure(self, name: str, call: LibraryCall) -> Value:
         arguments = [
@@ -173,11 +176,7 @@ class Builtins:
             truths = [self._run.operations.truth_of(one) for one in first]
             if (name == "any") in truths:
                 return name == "any"
-            return (
-                Unknown(sources=sources_of(*truths))
-                if any(isinstance(one, Unknown) for one in truths)
-                else name == "all"
-            )
+            return unknown_from(*truths) if any(isinstance(one, Unknown) for one in truths) else name == "all"
         if name in ("list", "tuple") and isinstance(first, (list, tuple, dict, set, str, range)):
             elements = list(first)
             return elements if name == "list" else tuple(elements)
@@ -216,7 +215,7 @@ class Builtins:
 
     def _of_text(self, holder: str, name: str, given: list[Value], named: Named) -> Value:
         if any(has_unknown(one) for one in (*given, *named.values())):
-            return Unknown(sources=sources_of(*given))
+            return unknown_from(*given)
         try:
             return getattr(holder, name)(*given, **named)
         except (TypeError, ValueError, KeyError, IndexError):
@@ -234,7 +233,7 @@ class Builtins:
             holder.update(named)
         if isinstance(holder, list) and name == "extend":
             items = self._run.access.items(given[0]) if given else UNKNOWN
-            holder.extend([Unknown(optional=True)] if isinstance(items, Unknown) else items)
+            holder.extend([OPTIONAL] if isinstance(items, Unknown) else items)
             return None
         if isinstance(holder, dict) and name == "update" and not given:
             return None
@@ -256,7 +255,7 @@ class Builtins:
     def _get(self, holder: dict[Value, Value], given: list[Value]) -> Value:
         key, default = (*given, None, None)[:2] if given else (None, None)
         if isinstance(key, Unknown):
-            return Unknown(sources=key.sources)
+            return unknown_from(key)
         if isinstance(holder, Config) and isinstance(key, str):
             self._run.trace.add(holder.key(key))
         if not is_key(key) or (key not in holder and has_open_keys(holder)):
@@ -272,12 +271,12 @@ class Builtins:
     def _getattr(self, call: LibraryCall) -> Value:
         holder, name = self._resolved(call, 0), call.argument(1, "")
         if not isinstance(name, str):
-            return Unknown(sources=sources_of(holder, name))
+            return unknown_from(holder, name)
         has = self._has(holder, name)
         if has is False and len(call.positional) > 2:
             return call.positional[2]
         if isinstance(has, Unknown) and len(call.positional) > 2:
-            return Unknown(sources=sources_of(holder))
+            return unknown_from(holder)
         return self._run.access.attribute(
             holder, name, ast.Constant(value=None, lineno=getattr(call.node, "lineno", 0)), call.scope
         )
@@ -288,7 +287,7 @@ class Builtins:
 
     def _has(self, holder: Value, name: str) -> bool | Unknown:
         if isinstance(holder, Unknown):
-            return Unknown(sources=holder.sources)
+            return unknown_from(holder)
         if isinstance(holder, Config):
             return name in holder or hasattr(dict, name)
         if isinstance(holder, Instance):
@@ -314,7 +313,7 @@ class Builtins:
     def _isinstance(self, call: LibraryCall) -> Value:
         value, kinds = self._resolved(call, 0), call.argument(1, "")
         if isinstance(value, Unknown):
-            return Unknown(sources=value.sources)
+            return unknown_from(value)
         results = [
             self._is_a(value, self._run.modules.resolve(kind))
             for kind in (kinds if isinstance(kinds, tuple) else (kinds,))
@@ -360,7 +359,7 @@ class Builtins:
     def _map(self, call: LibraryCall) -> Value:
         items = self._run.access.items(call.argument(1, ""))
         if isinstance(items, Unknown) or len(call.positional) != 2:
-            return Unknown(sources=sources_of(items))
+            return unknown_from(items)
         return [
             self._run.calls.apply(call.positional[0], [item], {}, call.node, call.scope) for item in items
         ]

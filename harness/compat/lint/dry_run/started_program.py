@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
 from harness.compat.lint.dry_run.program_values import (
+    UNKNOWN,
     Config,
     Function,
     OpenCheck,
@@ -97,7 +98,7 @@ def _entry(value: Value, path: str) -> Value:
         if found:
             return Unknown(sources=frozenset([found["name"]]))
         if "${" in value:
-            return Unknown()
+            return UNKNOWN
     return value
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 MAX_STEPS = 150_000
 MAX_ITERATIONS = 200
 _JUMPS = (ast.Return, ast.Break, ast.Continue)
+_NO_KEYS: frozenset[str] = frozenset()
 
 
 class Statements:
@@ -71,7 +72,7 @@ class Statements:
     def block(self, statements: Sequence[ast.stmt], scope: Scope) -> None:
         """Follow statements one after the other."""
         for index, statement in enumerate(statements):
-            if isinstance(statement, ast.If):
+            if type(statement) is ast.If:
                 if self._if(statement, scope, statements[index + 1 :]):
                     return
             else:
@@ -102,12 +103,11 @@ class Statements:
         return not self._run.journal.is_open and not self._run.tries
 
     def _return(self, node: ast.Return, scope: Scope) -> None:
-        with self._run.traced() as keys:
-            value = self._run.expressions.value(node.value, scope) if node.value is not None else None
-        raise ReturnJump(value, frozenset(keys))
+        value = self._run.expressions.value(node.value, scope) if node.value is not None else None
+        raise ReturnJump(value, frozenset(self._run.trace))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
-        self._run.journal.touch(scope.variables)
+        self._run.journal.touch(scope.variables, scope.made_in)
         scope.variables[node.name] = self._run.calls.define(node, scope)
 
     def _class(self, node: ast.ClassDef, scope: Scope) -> None:
@@ -126,15 +126,16 @@ class Statements:
             and "ClassVar" not in written(one.annotation)
         }
         self._run.calls.finish_class(defined)
-        self._run.journal.touch(scope.variables)
+        self._run.journal.touch(scope.variables, scope.made_in)
         scope.variables[node.name] = self._run.calls.decorated(defined, node.decorator_list, scope)
 
     def _assignment(self, node: ast.Assign | ast.AnnAssign, scope: Scope) -> None:
         if node.value is not None:
-            with self._run.traced() as keys:
-                value = self._run.expressions.value(node.value, scope)
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                self._run.access.store(target, value, frozenset(keys), scope)
+            value = self._run.expressions.value(node.value, scope)
+            # A statement begins with an empty trace.
+            keys = frozenset(self._run.trace) if self._run.trace else _NO_KEYS
+            for target in node.targets if type(node) is ast.Assign else [node.target]:  # type: ignore[union-attr]
+                self._run.access.store(target, value, keys, scope)
 
     def _augmented(self, node: ast.AugAssign, scope: Scope) -> None:
         with self._run.traced() as keys:
@@ -166,12 +167,9 @@ class Statements:
             return False
         jumps = contains_own(node, _JUMPS)
         after = rest if jumps else ()
+        blocks = ([*node.body, *after], [*node.orelse, *after])
         self._run.branches.fork(
-            sources_of(truth),
-            [
-                lambda: self.block([*node.body, *after], scope),
-                lambda: self.block([*node.orelse, *after], scope),
-            ],
+            sources_of(truth), [partial(self.block, block, scope) if block else None for block in blocks]
         )
         return jumps
 
@@ -233,13 +231,13 @@ class Statements:
         if isinstance(items, Unknown) or len(items) > MAX_ITERATIONS:
             sources = sources_of(items)
             self._run.branches.fork(
-                sources, [lambda: self._open_loop(lambda: once(Unknown(sources=sources))), lambda: None]
+                sources, [lambda: self._open_loop(lambda: once(Unknown(sources=sources))), None]
             )
             return
         try:
             for item in items:
                 if isinstance(item, Unknown) and item.optional:
-                    self._run.branches.fork(item.sources, [partial(once, item), lambda: None])
+                    self._run.branches.fork(item.sources, [partial(once, item), None])
                 else:
                     once(item)
         except BreakJump:
@@ -276,7 +274,7 @@ class Statements:
             if truth is not True:
                 self._run.branches.fork(
                     sources_of(truth),
-                    [lambda: self._open_loop(lambda: self._loop_body(node.body, scope)), lambda: None],
+                    [lambda: self._open_loop(lambda: self._loop_body(node.body, scope)), None],
                 )
                 return
             try:
