@@ -33,7 +33,7 @@ from benchmarks.numerics.update_path import ENGINE, ENGINE_WORKER, OTHER_FEATURE
 
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.yaml")
 TRAINED = Path(__file__).with_name("trainer_lines.json")
-HALVES = ("looked-at", "counted", "both")
+HALVES = ("looked-at", "counted", "both", "more")
 GOAL = 0.95
 
 
@@ -48,14 +48,15 @@ class Verdict:
     located: bool | None = None
 
 
-def all_mutants(folder: Path) -> list[Mutant]:
-    """The mutants of one release whose `verl` folder this is, in the order in which samples are drawn."""
+def all_mutants(folder: Path, *, more: bool) -> list[Mutant]:
+    """The mutants of one release whose `verl` folder this is, in the order in which samples are drawn.
+    more: those of the operators that were added later."""
     trains_with_engine = (folder / ENGINE_WORKER).is_file()
     found = [
         one
         for file, functions in PATH.items()
         if (folder / file).is_file() and (trains_with_engine or not file.startswith(ENGINE))
-        for one in mutants((folder / file).read_text("utf-8"), file, functions, OTHER_FEATURES)
+        for one in mutants((folder / file).read_text("utf-8"), file, functions, OTHER_FEATURES, more=more)
     ]
     return sorted(found, key=lambda one: one.number // 2)
 
@@ -163,8 +164,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for environment in arguments.environments:
         release, _, python = environment.partition("=")
         folder = _verl_folder(python)
-        chosen = [one for one in all_mutants(folder) if arguments.function in one.function]
-        if arguments.half != "both":
+        chosen = [
+            one
+            for one in all_mutants(folder, more=arguments.half == "more")
+            if arguments.function in one.function
+        ]
+        if arguments.half in ("looked-at", "counted"):
             chosen = [one for one in chosen if one.is_looked_at == (arguments.half == "looked-at")]
         total = len(chosen)
         chosen = chosen[arguments.skip :][: arguments.sample or None]

@@ -7,9 +7,13 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 Change = tuple[str, ast.AST | None]
 """Name of the operator, and what replaces the node; None deletes a statement."""
+
+Operator = tuple[type[ast.AST] | tuple[type[ast.AST], ...], Callable[..., Iterator[Change]]]
+"""The nodes that an operator changes, and its changes of one."""
 
 LOGGING = ("logger", "print", "warnings", "log_gpu_memory_usage")
 OPPOSITE: Mapping[type[ast.AST], type[ast.AST]] = {
@@ -59,7 +63,8 @@ LONGEST_CODE = 200
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
     """One changed place. before, after: its source. place: number of the change inside of the function.
-    statement, code: the line in which its statement begins, and the first line of its source."""
+    statement, code: the line in which its statement begins, and the first line of its source. more: it was
+    made by one of the operators of `MORE_CHANGES`."""
 
     file: str
     function: str
@@ -70,6 +75,7 @@ class Mutant:
     before: str
     after: str
     code: str = ""
+    more: bool = False
 
     @property
     def key(self) -> str:
@@ -84,20 +90,20 @@ class Mutant:
     @property
     def is_looked_at(self) -> bool:
         """Whether the mutant belongs to the half whose survivors may be read while the checks are changed."""
-        return self.number % 2 == 0
+        return self.more or self.number % 2 == 0
 
 
 def mutants(
-    source: str, file: str, functions: Iterable[str], skipped: Iterable[str] = ()
+    source: str, file: str, functions: Iterable[str], skipped: Iterable[str] = (), *, more: bool = False
 ) -> Iterator[Mutant]:
     """All mutants of the functions that the source has. skipped: texts of conditions whose branches are left
-    out."""
+    out. more: those of the operators of `MORE_CHANGES` instead of `CHANGES`."""
     tree = ast.parse(source)
     for name in functions:
         function = find_function(tree, name)
         begin, code = 0, ""
         statements = _statements(function) if function else {}
-        changes = _changes(function, tuple(skipped)) if function else ()
+        changes = _changes(function, tuple(skipped), more=more) if function else ()
         for place, (node, operator, after) in enumerate(changes):
             begin, code = statements.get(id(node), (begin, code))
             yield Mutant(
@@ -110,6 +116,7 @@ def mutants(
                 before=_text(node),
                 after=_text(after) if after is not None else "",
                 code=code,
+                more=more,
             )
 
 
@@ -119,7 +126,7 @@ def mutated(source: str, mutant: Mutant, skipped: Iterable[str] = ()) -> ast.Mod
     function = find_function(tree, mutant.function)
     if function is None:
         raise LookupError(f"{mutant.file} has no {mutant.function}")
-    node, _, after = list(_changes(function, tuple(skipped)))[mutant.place]
+    node, _, after = list(_changes(function, tuple(skipped), more=mutant.more))[mutant.place]
     replacement = ast.Pass() if after is None else after
 
     class Replace(ast.NodeTransformer):
@@ -158,13 +165,17 @@ def _text(node: ast.AST) -> str:
 
 
 def _changes(
-    function: ast.FunctionDef, skipped: tuple[str, ...]
+    function: ast.FunctionDef, skipped: tuple[str, ...], *, more: bool
 ) -> Iterator[tuple[ast.AST, str, ast.AST | None]]:
     signs = [one for one in ast.walk(function) if isinstance(one, ast.UnaryOp)]
     negative = {id(one.operand) for one in signs if isinstance(one.operand, ast.Constant)}
-    for node in _visited(function.body, skipped, _only_reported(function)):
+    reported = _only_reported(function)
+    others = _similar_names(function, reported) if more else {}
+    names: Operator = (ast.Name, partial(_of_name, others))
+    table = (*MORE_CHANGES, names) if more else CHANGES
+    for node in _visited(function.body, skipped, reported):
         # A negative number is changed with its sign.
-        for operator, after in _changes_of(node) if id(node) not in negative else ():
+        for operator, after in _changes_of(node, table) if id(node) not in negative else ():
             yield node, operator, after
 
 
@@ -173,7 +184,7 @@ def _visited(body: list[ast.stmt], skipped: tuple[str, ...], reported: set[str])
     for statement in body:
         if isinstance(statement, (ast.Assert, ast.Raise, ast.Import, ast.ImportFrom)):
             continue
-        if _is_reporting(statement, reported) or _is_text(statement) or _is_guard(statement):
+        if _only_reports(statement, reported) or _is_guard(statement):
             continue
         condition = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
         if isinstance(statement, ast.If) and any(text in condition for text in skipped):
@@ -202,6 +213,14 @@ def _visited(body: list[ast.stmt], skipped: tuple[str, ...], reported: set[str])
             yield from _visited(statement.body, skipped, reported)
         else:
             yield from (node for node in ast.walk(statement) if node is not statement)
+
+
+def _only_reports(statement: ast.stmt, reported: set[str]) -> bool:
+    """Whether a statement changes nothing but metrics and logs, or is a branch that does not."""
+    if isinstance(statement, ast.If):
+        inner = [*statement.body, *statement.orelse]
+        return all(isinstance(one, ast.Assert) or _only_reports(one, reported) for one in inner)
+    return _is_reporting(statement, reported) or _is_text(statement)
 
 
 def _is_of_other_feature(statement: ast.stmt, skipped: tuple[str, ...]) -> bool:
@@ -262,7 +281,7 @@ def _only_reported(function: ast.FunctionDef) -> set[str]:
         assigned: set[str] = set()
         for one in statements:
             assigned.update(_assigned(one) if isinstance(one, (ast.Assign, ast.AugAssign)) else ())
-            if _is_reporting(one, reported):
+            if _only_reports(one, reported):
                 continue
             own = [child for child in ast.iter_child_nodes(one) if not isinstance(child, ast.stmt)]
             for child in own:
@@ -277,8 +296,8 @@ def _only_reported(function: ast.FunctionDef) -> set[str]:
         reported |= more
 
 
-def _changes_of(node: ast.AST) -> Iterator[Change]:
-    for kind, change in CHANGES:
+def _changes_of(node: ast.AST, table: Iterable[Operator]) -> Iterator[Change]:
+    for kind, change in table:
         if isinstance(node, kind):
             for operator, after in change(node):
                 if after is None or ast.dump(after) != ast.dump(node):
@@ -396,7 +415,7 @@ def _of_statement(_node: ast.stmt) -> Iterator[Change]:
     yield "dropped statement", None
 
 
-CHANGES: tuple[tuple[type[ast.AST] | tuple[type[ast.AST], ...], Callable[..., Iterator[Change]]], ...] = (
+CHANGES: tuple[Operator, ...] = (
     (ast.BinOp, _of_binary),
     (ast.UnaryOp, _of_unary),
     (ast.Compare, _of_comparison),
@@ -410,6 +429,143 @@ CHANGES: tuple[tuple[type[ast.AST] | tuple[type[ast.AST], ...], Callable[..., It
     (ast.IfExp, _of_expression),
     ((ast.Expr, ast.AugAssign, ast.Assign), _of_statement),
 )
+
+
+REVERSED: Mapping[type[ast.AST], type[ast.AST]] = {
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+}
+OTHER_METHOD = {
+    "cumsum": "cumprod",
+    "repeat_interleave": "repeat",
+    "argsort": "argmax",
+    "log_softmax": "softmax",
+    "softmax": "log_softmax",
+    "any": "all",
+    "all": "any",
+    "offsets": "lengths",
+    "extend": "append",
+    "std": "var",
+    "median": "mean",
+    "ge": "gt",
+    "gt": "ge",
+    "le": "lt",
+    "lt": "le",
+    "eval": "train",
+    "train": "eval",
+    "pop": "get",
+}
+
+
+def _of_reversed_comparison(node: ast.Compare) -> Iterator[Change]:
+    opposite = REVERSED.get(type(node.ops[0]))
+    if opposite and len(node.ops) == 1:
+        yield "reversed comparison", _with(node, ops=[opposite()])
+
+
+def _of_other_constant(node: ast.Constant) -> Iterator[Change]:
+    value = node.value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return
+    if value not in {0, 1}:
+        yield "constant", ast.Constant(value / 2 if isinstance(value, float) else value - 1)
+    elif isinstance(value, int):
+        yield "constant", ast.Constant(value - 1) if value else ast.UnaryOp(ast.USub(), ast.Constant(1))
+
+
+def _of_arguments(node: ast.Call) -> Iterator[Change]:
+    called = node.func
+    for place, keyword in enumerate(node.keywords):
+        if keyword.arg:
+            yield "dropped argument", _with(node, keywords=node.keywords[:place] + node.keywords[place + 1 :])
+    if len(node.args) > 1 and not any(isinstance(one, ast.Starred) for one in node.args):
+        yield "dropped argument", _with(node, args=node.args[:-1])
+    if len(node.args) > 2 and not any(isinstance(one, ast.Starred) for one in node.args):
+        yield "swapped arguments", _with(node, args=[*node.args[:-2], node.args[-1], node.args[-2]])
+    if isinstance(called, ast.Attribute) and called.attr in OTHER_METHOD:
+        yield "function", _with(node, func=_with(called, attr=OTHER_METHOD[called.attr]))
+
+
+def _of_loop(node: ast.For) -> Iterator[Change]:
+    yield "loop", _with(node, body=[*node.body, ast.Break()])
+    listed = ast.Call(ast.Name("list", ast.Load()), [copy.deepcopy(node.iter)], [])
+    rest = ast.Subscript(listed, ast.Slice(ast.Constant(1), None, None), ast.Load())
+    yield "loop", _with(node, iter=rest)
+    backwards = ast.Slice(None, None, ast.UnaryOp(ast.USub(), ast.Constant(1)))
+    yield "loop", _with(node, iter=ast.Subscript(listed, backwards, ast.Load()))
+
+
+def _of_comprehension(node: ast.ListComp) -> Iterator[Change]:
+    backwards = ast.Slice(None, None, ast.UnaryOp(ast.USub(), ast.Constant(1)))
+    yield "order", ast.Subscript(copy.deepcopy(node), backwards, ast.Load())
+
+
+def _of_update(node: ast.AugAssign) -> Iterator[Change]:
+    opposite = OPPOSITE.get(type(node.op))
+    if opposite:
+        yield "sign", _with(node, op=opposite())
+    target = copy.deepcopy(node.target)
+    yield "dropped term", ast.Assign([target], copy.deepcopy(node.value), lineno=node.lineno)
+
+
+def _of_return(node: ast.Return) -> Iterator[Change]:
+    found = node.value
+    if isinstance(found, (ast.Name, ast.BinOp, ast.Call)):
+        yield (
+            "scaled result",
+            _with(node, value=ast.BinOp(copy.deepcopy(found), ast.Mult(), ast.Constant(FACTOR))),
+        )
+    elif isinstance(found, ast.Tuple) and len(found.elts) > 1:
+        first = ast.BinOp(copy.deepcopy(found.elts[0]), ast.Mult(), ast.Constant(FACTOR))
+        yield "scaled result", _with(node, value=_with(found, elts=[first, *found.elts[1:]]))
+
+
+def _of_assignment(node: ast.Assign) -> Iterator[Change]:
+    if isinstance(node.value, (ast.BinOp, ast.Call)) and isinstance(node.targets[0], ast.Name):
+        scaled = ast.BinOp(copy.deepcopy(node.value), ast.Mult(), ast.Constant(FACTOR))
+        yield "scaled result", _with(node, value=scaled)
+
+
+def _of_index(node: ast.Subscript) -> Iterator[Change]:
+    if isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Name):
+        yield "shift by one", _with(node, slice=ast.BinOp(node.slice, ast.Sub(), ast.Constant(1)))
+
+
+def _of_name(others: Mapping[str, tuple[str, ...]], node: ast.Name) -> Iterator[Change]:
+    if isinstance(node.ctx, ast.Load):
+        for other in others.get(node.id, ()):
+            yield "other variable", ast.Name(other, ast.Load())
+
+
+def _similar_names(function: ast.FunctionDef, reported: set[str]) -> dict[str, tuple[str, ...]]:
+    """The variables of a function -> others that have a word of their name in common, which a slip may
+    confuse; at most two."""
+    parameters = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
+    stored = [
+        one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    ]
+    names = sorted({*parameters, *stored} - reported - {"self"})
+    words = {name: {one.rstrip("s") for one in name.split("_") if len(one) > 2} for name in names}
+    return {
+        name: tuple(other for other in names if other != name and words[name] & words[other])[:2]
+        for name in names
+    }
+
+
+MORE_CHANGES: tuple[Operator, ...] = (
+    (ast.Compare, _of_reversed_comparison),
+    (ast.Constant, _of_other_constant),
+    (ast.Call, _of_arguments),
+    (ast.For, _of_loop),
+    (ast.ListComp, _of_comprehension),
+    (ast.AugAssign, _of_update),
+    (ast.Return, _of_return),
+    (ast.Assign, _of_assignment),
+    (ast.Subscript, _of_index),
+)
+"""Operators added later; all of their mutants may be looked at. Neither half has them."""
 
 
 def _with(node: ast.AST, **fields: object) -> ast.AST:

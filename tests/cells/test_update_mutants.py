@@ -36,7 +36,7 @@ OPERATORS = ("sign", "axis")
 
 def sample(folder: Path) -> list[Mutant]:
     """Ten mutants that change a sign or an axis, each of another function."""
-    found = [one for one in all_mutants(folder) if one.operator in OPERATORS]
+    found = [one for one in all_mutants(folder, more=False) if one.operator in OPERATORS]
     of_each = {name: [one for one in found if one.function.rpartition(".")[2] == name] for name in FUNCTIONS}
     firsts = [one for mutants in of_each.values() for one in mutants[:1]]
     return firsts[:10]

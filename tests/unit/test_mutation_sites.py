@@ -19,6 +19,9 @@ class Actor:
         if use_images:
             shift = shift * 7
         spread = old * 11
+        if spread > 13:
+            assert mask is not None
+            metrics_of_old = {"spread": spread}
         metrics = {"spread": spread}
         return sum(one * keep for one, keep in zip(shift, mask[1:], strict=True)), metrics
 '''
@@ -37,6 +40,7 @@ def test_what_decides_the_update_is_changed_and_nothing_else():
     assert ("dropped statement", "shift = new - old", "") in changes
     texts = " ".join(one.before for one in found())
     assert "* 11" not in texts, "only a metric"
+    assert "13" not in texts, "a branch with nothing but a metric"
     assert "* 7" not in texts, "a branch of another feature"
     assert "no mask" not in texts
     assert "logger" not in texts
@@ -51,6 +55,49 @@ def test_a_mutant_is_the_source_with_one_change():
     assert ast.unparse(mutated(SOURCE, shifted, ["use_images"])) == original.replace("mask[1:]", "mask[1:-1]")
     for one in found():
         assert ast.unparse(mutated(SOURCE, one, ["use_images"])) != original, one
+
+
+def test_operators_that_were_added_later_make_other_mutants_which_may_all_be_looked_at():
+    first = {one.key for one in found()}
+    more = list(mutants(SOURCE, "actor.py", ["Actor.update"], ["use_images"], more=True))
+    changes = {(one.operator, one.before, one.after) for one in more}
+
+    assert ("dropped argument", "zip(shift, mask[1:], strict=True)", "zip(shift, mask[1:])") in changes
+    assert ("dropped argument", "zip(shift, mask[1:], strict=True)", "zip(shift, strict=True)") in changes
+    assert ("scaled result", "shift = new - old", "shift = (new - old) * 1.1") in changes
+    assert not first & {one.key for one in more}
+    assert all(one.is_looked_at for one in more)
+    assert "* 7" not in " ".join(one.before for one in more)
+    original = ast.unparse(ast.parse(SOURCE))
+    for one in more:
+        assert ast.unparse(mutated(SOURCE, one, ["use_images"])) != original, one
+
+
+LOOP = """
+def total(rows, row_masks, old_rows):
+    count = 0
+    for number, row in enumerate(rows):
+        count += row[number]
+    if count > 3:
+        count = old_rows.any()
+    return count
+"""
+
+
+def test_loops_names_and_comparisons_are_changed_by_the_later_operators():
+    more = list(mutants(LOOP, "total.py", ["total"], more=True))
+    changes = {(one.operator, one.after) for one in more}
+
+    assert ("reversed comparison", "count < 3") in changes
+    assert ("function", "old_rows.all()") in changes
+    assert ("shift by one", "row[number - 1]") in changes
+    assert ("other variable", "old_rows") in changes
+    assert ("sign", "count -= row[number]") in changes
+    assert ("dropped term", "count = row[number]") in changes
+    loops = [one.after for one in more if one.operator == "loop"]
+    assert [one.rpartition(" ")[2] == "break" for one in loops] == [True, False, False]
+    assert "enumerate(rows))[1:]:" in loops[1]
+    assert "enumerate(rows))[::-1]:" in loops[2]
 
 
 def test_a_half_does_not_depend_on_where_the_function_stands():

@@ -127,11 +127,16 @@ def _advantages(given: Arguments) -> list[NDArray[Any]]:
 
 
 def _weights(given: Arguments) -> list[NDArray[Any]]:
-    if given["rollout_is"] != "token" or given.get("rollout_is_batch_normalize"):
-        raise ValueError("the definition is that of tokens")
-    mask = array(given["response_mask"]) * 1.0
-    raw = np.exp(np.clip(array(given["log_ratio"]), -20, 20)) * mask
-    return [np.minimum(raw, float(given["rollout_is_threshold"]))]
+    mask, ratio = array(given["response_mask"]) * 1.0, array(given["log_ratio"])
+    of_tokens = given["rollout_is"] == "token"
+    if not of_tokens:
+        ratio = np.where(mask != 0, ratio, 0.0).sum(axis=1, keepdims=True)
+    raw = np.exp(np.clip(ratio, -20, 20)) * mask
+    found = np.minimum(raw, float(given["rollout_is_threshold"]))
+    if not given.get("rollout_is_batch_normalize"):
+        return [found]
+    rows = mask.any(axis=1)
+    return [found / (found[mask != 0] if of_tokens else found.max(axis=1)[rows]).mean()]
 
 
 def _repeated(given: Arguments) -> list[NDArray[Any]]:

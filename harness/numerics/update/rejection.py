@@ -1,5 +1,5 @@
 """Rejection by rollout correction: the options of each release, and which response tokens each of them
-keeps.
+keeps. Also options of importance weights.
 
 With the log-ratio d = old_log_prob - rollout_log_prob of a token, older releases keep a token if d, its sum
 or its mean over the response is between two logarithms. Newer ones use estimators of the KL divergence
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harness.numerics.arithmetic.precision_contract import FP32, Array
 from harness.numerics.loss.verl_losses_source import REJECTION_ESTIMATORS, REJECTION_LEVELS, REJECTION_VETO
-from harness.numerics.update.update_cases import UpdateInputs
+from harness.numerics.update.update_cases import WEIGHT_LIMIT, UpdateInputs
 
 Statistic = Callable[[Array], Array]
 
@@ -96,11 +96,11 @@ def _estimator(over: str, estimator: str, upper: float, lower: float = 0.0) -> R
     )
 
 
-def _both(threshold: float) -> Rejection:
-    """Two options with one threshold."""
-    first, second = _estimator("token", "k2", threshold), _estimator("mean", "k3", threshold)
+def _both(first: Rejection, second: Rejection, threshold: str) -> Rejection:
+    """Two options; threshold: one for both, or one for each."""
     name = f"{first.name},{second.name}"
-    return replace(first, name=name, too=second, settings={**first.settings, "rollout_rs": name})
+    settings = {"rollout_rs": name, "rollout_rs_threshold": threshold}
+    return replace(first, name=f"{name} {threshold}", too=second, settings=settings)
 
 
 def _reciprocal(option: Rejection, upper: float) -> Rejection:
@@ -136,7 +136,8 @@ REJECTIONS = (
     _estimator("mean", "k3", 0.17),
     _estimator("max", "k2", 0.58),
     _estimator("max", "k3", 0.28),
-    _both(0.14),
+    _both(_estimator("token", "k2", 0.14), _estimator("mean", "k3", 0.14), "0.14"),
+    _both(_estimator("mean", "k2", 0.15), _estimator("max", "k3", 0.28), "0.15,0.28"),
     _reciprocal(_level("token", "token", 0.6, 1.5), 1.4),
     _reciprocal(_estimator("token", "k1", 1.5, 0.6), 1.4),
 )
@@ -145,3 +146,36 @@ other ones than another estimator with the same bounds."""
 
 STORED_REJECTION = _estimator("token", "k1", 1.5, 0.6)
 """The rejection whose mask a trainer with a transfer queue must store for the update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighting:
+    """One option of importance weights, truncated. level: "token", or "sequence" for the product of the
+    ratios of a response. normalised: divided by their mean."""
+
+    level: str
+    normalised: bool = False
+
+    @property
+    def name(self) -> str:
+        """Names the quantity."""
+        return f"weights {self.level}{', normalised' if self.normalised else ''}"
+
+    @property
+    def capability(self) -> str:
+        """What a release must have."""
+        return "weights:normalised" if self.normalised else "weights"
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """The option in the configuration of verl."""
+        more = {"rollout_is_batch_normalize": True} if self.normalised else {}
+        return {"rollout_is": self.level, "rollout_is_threshold": WEIGHT_LIMIT, **more}
+
+
+WEIGHTINGS = (
+    Weighting(level="sequence"),
+    Weighting(level="token", normalised=True),
+    Weighting(level="sequence", normalised=True),
+)
+"""Besides truncated weights of tokens, which an update has."""

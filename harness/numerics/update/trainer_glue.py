@@ -58,7 +58,7 @@ def configuration(case: UpdateCase, correction: Mapping[str, object] | None = No
                 "gamma": 1.0,
                 "lam": 1.0,
                 "use_kl_in_reward": bool(case.kl_in_reward),
-                "kl_penalty": "kl",
+                "kl_penalty": case.reward_kl,
                 "rollout_correction": None if correction is None else dict(correction),
             },
             "actor_rollout_ref": {

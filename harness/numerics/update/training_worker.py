@@ -22,7 +22,7 @@ from harness.numerics.actor.verl_workers import (
 )
 from harness.numerics.loss.verl_helpers import array
 from harness.numerics.update.trainer_glue import PaddedTrainer, QueueTrainer, trainer_method
-from harness.numerics.update.update_cases import UpdateCase, draw
+from harness.numerics.update.update_cases import INFERENCE_TOKENS, UpdateCase, draw
 
 UPDATE_SETTINGS = ("temperature", "global_batch_size", "mini_batch_size", "epochs")
 """Settings of an update that the trainer passes with the batch."""
@@ -211,6 +211,8 @@ class LegacyInTrainer(LegacyActor):
     def __init__(self, model: Any, optimizer: Any, case: Any, device: str) -> None:
         super().__init__(model, optimizer, case, device)
         self.case, self.nested = case, False
+        # The actor reads these from a batch for a pass without gradients only.
+        self.micro, self.max_tokens = case.inference_rows, INFERENCE_TOKENS if case.max_tokens else 0
         self.note: Callable[[str, Any], None] = lambda _name, _values: None
         self.metrics: dict[str, list[float]] = {}
         has_methods = trainer_method(False, "_update_actor") is not None
@@ -279,7 +281,8 @@ def _plain_worker(actor: EngineInWorker) -> Any:
     """verl's worker without Ray and without measurements of speed and memory; its loop is verl's."""
     workers = import_module(ENGINE_WORKER)
     utilities = import_module("verl.utils.tensordict_utils")
-    micro, tokens = actor.case.update.ppo_micro_batch_size_per_gpu, actor.case.max_tokens or None
+    case = actor.case
+    micro, tokens = case.update.ppo_micro_batch_size_per_gpu, case.max_tokens or None
 
     class Plain(workers.TrainingWorker):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -287,14 +290,14 @@ def _plain_worker(actor: EngineInWorker) -> Any:
             self.loss_fn = actor.loss
             self.metrics: dict[str, list[float]] = {"loss": [], "grad_norm": []}
             settings = import_module("omegaconf").OmegaConf
-            self.model_config = settings.create({"use_remove_padding": actor.case.packed})
+            self.model_config = settings.create({"use_remove_padding": case.packed})
             self.engine_config = SimpleNamespace(
                 forward_only=False,
                 use_dynamic_bsz=tokens is not None,
                 max_token_len_per_gpu=tokens,
                 micro_batch_size_per_gpu=micro,
-                infer_max_token_len_per_gpu=tokens,
-                infer_micro_batch_size_per_gpu=micro,
+                infer_max_token_len_per_gpu=INFERENCE_TOKENS if tokens else None,
+                infer_micro_batch_size_per_gpu=case.inference_rows,
                 use_fused_kernels=False,
             )
             self.enable_routing_replay = False

@@ -34,8 +34,12 @@ KL_TARGET, KL_HORIZON = 1.1, 4 * ROWS
 KL_RATIOS = (0.5, 0.9, 1.1, 1.5)
 """Measured KL divided by the target: between the limits of the change of one step, and beyond both."""
 
-WEIGHT_LIMIT = 2.0
-"""The limit of truncated rollout importance weights."""
+WEIGHT_LIMIT = 1.7
+"""The limit of truncated rollout importance weights; not 2, which is verl's default."""
+
+INFERENCE_TOKENS = 60
+"""The largest number of tokens of a dynamic micro-batch in a pass without gradients: twice as many as with
+gradients, so that a micro-batch of one kind is too long for the other, or two fit into one."""
 
 DRIFTS = (-2.4, -0.3, -0.1, 0.05, 0.12, 0.5, 2.2)
 """Log-ratios between old and new policy: inside and outside of the clip ranges, also of the dual clip."""
@@ -47,7 +51,8 @@ NO_EXTRAS = replace(SETTINGS, entropy_coeff=0.0, use_kl_loss=False)
 @dataclass(frozen=True, kw_only=True)
 class UpdateCase:
     """One update. packed: rows without padding. norm_adv_by_std: False for Dr.GRPO. kl_in_reward:
-    coefficient of the KL penalty in the rewards, with estimator k1 and a controller that adapts it. turns:
+    coefficient of the KL penalty in the rewards, with a controller that adapts it. reward_kl: its estimator,
+    "kl" for k1, or "abs". turns:
     some response tokens are masked, as tool outputs. weights: the trainer computes rollout importance
     weights. rejection: the trainer also rejects tokens with each option of this release; the update has them
     all. autocast: the worker also computes log-probabilities in bf16, of which only the autocast is judged.
@@ -64,6 +69,7 @@ class UpdateCase:
     packed: bool = False
     norm_adv_by_std: bool = True
     kl_in_reward: float = 0.0
+    reward_kl: str = "kl"
     turns: bool = False
     weights: bool = False
     rejection: bool = False
@@ -87,17 +93,28 @@ class UpdateCase:
         return self.mini_batches * self.epochs
 
     @property
+    def inference_rows(self) -> int:
+        """The rows of a micro-batch in a pass without gradients: other ones than with gradients, which have
+        another setting."""
+        return 2 if self.update.ppo_micro_batch_size_per_gpu == 4 else 4
+
+    @property
     def has_reference_policy(self) -> bool:
         """Whether the trainer computes log-probabilities of a reference policy."""
         return self.update.use_kl_loss or bool(self.kl_in_reward)
 
     @property
+    def last_outputs(self) -> NDArray[np.int64]:
+        """The row with the last output of the session of each row. With sessions, two neighbouring rows are
+        one; in every other session the first of them is the last output."""
+        rows = np.arange(ROWS)
+        return rows // 2 * 2 + rows // 2 % 2 if self.sessions else rows
+
+    @property
     def batch_keys(self) -> list[str]:
-        """Prompt, session and number of the output in its session, of each row. With sessions, each odd row
-        is an earlier output of the session of the row before it."""
+        """Prompt, session and number of the output in its session, of each row."""
         return [
-            f"{row // GROUP}_{row - row % 2}_{1 - row % 2}" if self.sessions else f"{row // GROUP}_{row}_0"
-            for row in range(ROWS)
+            f"{row // GROUP}_{last}_{int(row == last)}" for row, last in enumerate(self.last_outputs.tolist())
         ]
 
     @property
@@ -158,20 +175,28 @@ CASES = (
         name="sessions",
         update=replace(SETTINGS, temperature=0.9, kl_loss_type="abs"),
         kl_in_reward=0.1,
+        reward_kl="abs",
         turns=True,
         nested=True,
         sessions=True,
     ),
     UpdateCase(
         name="dynamic",
-        update=replace(SETTINGS, loss_agg_mode="seq-mean-token-mean", ppo_micro_batch_size_per_gpu=1),
+        update=replace(
+            SETTINGS,
+            loss_agg_mode="seq-mean-token-mean",
+            ppo_mini_batch_size=ROWS,
+            ppo_micro_batch_size_per_gpu=1,
+        ),
         max_tokens=28,
+        epochs=2,
     ),
     UpdateCase(
         name="dynamic-packed",
         update=replace(NO_EXTRAS, ppo_micro_batch_size_per_gpu=1),
         max_tokens=30,
         packed=True,
+        norm_adv_by_std=False,
         weights=True,
         dp_size=2,
         nested=True,
@@ -243,16 +268,17 @@ def draw(case: UpdateCase) -> UpdateInputs:
     )
 
 
-def kl_target(inputs: UpdateInputs) -> float:
+def kl_target(case: UpdateCase, inputs: UpdateInputs) -> float:
     """The target of the adaptive KL controller, so that it adds about a tenth times rows / horizon."""
-    return measured_kl(inputs) / KL_TARGET
+    return measured_kl(case, inputs) / KL_TARGET
 
 
-def measured_kl(inputs: UpdateInputs) -> float:
-    """The KL by the estimator k1: the mean of each response, and the mean of these."""
-    mask = inputs.response_mask
-    distances = ((inputs.old_log_probs - inputs.ref_log_prob) * mask).sum(axis=1)
-    return float((distances / np.maximum(mask.sum(axis=1), 1)).mean())
+def measured_kl(case: UpdateCase, inputs: UpdateInputs) -> float:
+    """The KL by the estimator of the case: the mean of each response, and the mean of these."""
+    mask, distances = inputs.response_mask, inputs.old_log_probs - inputs.ref_log_prob
+    if case.reward_kl == "abs":
+        distances = np.abs(distances)
+    return float(((distances * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)).mean())
 
 
 def exact_log_probs(

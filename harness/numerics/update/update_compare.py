@@ -16,9 +16,10 @@ from harness.numerics.arithmetic.precision_contract import FP32
 from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.release_objectives import ReleaseObjective
 from harness.numerics.loss.verl_losses_source import MINI_BATCHES
-from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION
+from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, WEIGHTINGS
 from harness.numerics.update.update_cases import (
     CASES,
+    INFERENCE_TOKENS,
     OTHER_MICRO_BATCHES,
     PARAMETERS,
     ROWS,
@@ -166,6 +167,7 @@ class _Comparison:
                 self._within(f"{worker}reference_log_prob", log_prob)
         for name in ("graph", "mode", "cache"):
             self._equal(f"inference_{name}", np.array(0))
+        self._inference_batches()
         if case.autocast:
             self._equal("autocast", np.array(1))
             for name in ("log_prob", "reference_log_prob"):
@@ -195,6 +197,35 @@ class _Comparison:
                 BEFORE,
                 f"{self.record.count('parameter head')} optimizer steps were made, not {case.steps}",
             )
+
+    def _inference_batches(self) -> None:
+        """Compare the number of tokens of each micro-batch in passes without gradients."""
+        lengths, name = self.inputs.attention_mask.sum(axis=1), "inference_tokens"
+        passes = 1 + self.case.has_reference_policy
+        if not self.case.max_tokens:
+            size = self.case.inference_rows
+            self._equal(name, np.tile(lengths.reshape(-1, size).sum(axis=1), passes))
+            return
+        found = self.record.find(name)
+        if found is None:
+            self._report(name, BEFORE, BEFORE, MISSING)
+            return
+        self.judged += 1
+        for one in range(passes):
+            # Each pass has the tokens of all rows.
+            place = np.searchsorted(found.cumsum(), lengths.sum() * np.arange(one, one + 2), side="right")
+            detail = self._dynamic_inference(found[place[0] : place[1]].tolist(), int(lengths.sum()))
+            if detail:
+                self._report(name, BEFORE, BEFORE, detail)
+
+    def _dynamic_inference(self, found: list[int], total: int) -> str:
+        """What is wrong with the numbers of tokens of the micro-batches of a pass, "" if nothing is."""
+        needed = max(-(-total // INFERENCE_TOKENS), self._agreed)
+        if sum(found) != total or max(found, default=0) > INFERENCE_TOKENS:
+            return f"micro-batches have {found} of {total} tokens; {INFERENCE_TOKENS} are allowed"
+        if len(found) > needed and sum(sorted(found)[:2]) <= INFERENCE_TOKENS:
+            return f"there are {len(found)} micro-batches, and {needed} are enough"
+        return ""
 
     def _settings(self) -> None:
         """Compare the settings that the trainer passed with its batches. What it left out has its effect on
@@ -231,6 +262,9 @@ class _Comparison:
             if option.capability in self.objective.capabilities:
                 kept, sure = option.kept(self.inputs)
                 self._equal(f"kept {option.name}", kept, valid=sure)
+        for weighting in WEIGHTINGS if self.case.rejection else ():
+            if weighting.capability in self.objective.capabilities:
+                self._within(weighting.name, self.reference.weighted_by(weighting))
         if self.case.weights:
             weights = self._within("rollout_is_weights", self.reference.weights())
             self.weights = self.weights if weights is None else weights
@@ -299,14 +333,18 @@ class _Comparison:
             self._report("input_ids", step, len(batches), detail)
         return batches, ""
 
+    @property
+    def _agreed(self) -> int:
+        """How many dynamic micro-batches other ranks may require."""
+        return OTHER_MICRO_BATCHES if self.case.dp_size > 1 else 0
+
     def _could_be_joined(self, step: int, rows: NDArray[np.int64], batches: list[NDArray[np.int64]]) -> None:
         """Report more micro-batches than tokens and ranks require, if two of them fit into one.
 
         A packing that needs more because rows are not divided has none that do.
         """
         lengths = self.inputs.attention_mask.sum(-1)
-        agreed = OTHER_MICRO_BATCHES if self.case.dp_size > 1 else 0
-        needed = max(-(-int(lengths[rows].sum()) // self.case.max_tokens), agreed)
+        needed = max(-(-int(lengths[rows].sum()) // self.case.max_tokens), self._agreed)
         shortest = sum(sorted(int(lengths[one].sum()) for one in batches)[:2])
         if len(batches) > needed and shortest <= self.case.max_tokens:
             detail = f"there are {len(batches)} micro-batches, and {needed} are enough"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import PROMPT, RESPONSE
-from harness.numerics.arithmetic.error_bounds import Bounded
+from harness.numerics.arithmetic.error_bounds import Bounded, maximum
 from harness.numerics.arithmetic.precision_contract import FP32, Array
 from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
 from harness.numerics.loss.expected_result import ExpectedResult
@@ -27,6 +27,7 @@ from harness.numerics.loss.verl_losses_source import (
     SESSIONS,
     TRAINER_STEPS,
 )
+from harness.numerics.update.rejection import Weighting
 from harness.numerics.update.update_cases import (
     BETAS,
     EPSILON,
@@ -99,13 +100,27 @@ class UpdateReference:
 
     def weights(self) -> Interval:
         """Rollout importance weights of tokens, truncated."""
+        return self._weights(Weighting(level="token"), self.inputs.response_mask.astype(np.float64))
+
+    def weighted_by(self, option: Weighting) -> Interval:
+        """Rollout importance weights with an option, where each response has at least one token."""
+        mask = self.inputs.response_mask.astype(np.float64)
+        mask[:, 0] = 1
+        return self._weights(option, mask)
+
+    def _weights(self, option: Weighting, mask: Array) -> Interval:
         inputs = self.inputs
         arrays = {
             "old_log_prob": inputs.old_log_probs,
             "rollout_log_prob": inputs.rollout_log_probs,
-            "response_mask": inputs.response_mask.astype(np.float64),
+            "response_mask": mask,
         }
-        return _value(self._loss_case("weights", arrays, {"rollout_is": "token", "upper": WEIGHT_LIMIT}))
+        settings: LossSettings = {
+            "rollout_is": option.level,
+            "upper": WEIGHT_LIMIT,
+            "normalised": option.normalised,
+        }
+        return _value(self._loss_case("weights", arrays, settings))
 
     @property
     def legacy(self) -> bool:
@@ -124,6 +139,8 @@ class UpdateReference:
         last = np.maximum(mask.sum(axis=1) - 1, 0)
         scores[np.arange(len(scores)), last] = inputs.rewards
         distance = Bounded.exact(inputs.old_log_probs, FP32) - inputs.ref_log_prob
+        if self.case.reward_kl == "abs":
+            distance = maximum(distance, -distance)
         penalty = distance * (self.case.kl_in_reward * mask)
         return Interval.around(Bounded.exact(scores, FP32) - penalty)
 
@@ -134,7 +151,7 @@ class UpdateReference:
         distances = np.abs(inputs.old_log_probs - inputs.ref_log_prob) * inputs.response_mask
         size = distances.sum(axis=1) / np.maximum(inputs.response_mask.sum(axis=1), 1)
         change = (KL_TARGET - 1) * ROWS / KL_HORIZON
-        relative = 64 * FP32.unit * float(size.mean()) / abs(kl_target(inputs))
+        relative = 64 * FP32.unit * float(size.mean()) / abs(kl_target(self.case, inputs))
         return Interval.within(
             np.float64(start * (1 + change)),  # type: ignore[arg-type]
             np.float64(start * (relative * ROWS / KL_HORIZON + 1e-7)),  # type: ignore[arg-type]
@@ -160,8 +177,7 @@ class UpdateReference:
         """Advantages from recorded rewards of tokens: those of the last outputs of sessions by their groups,
         and each other output has that of its session."""
         mask = self.inputs.response_mask
-        rows = np.arange(ROWS)
-        last = rows - rows % 2 if self.case.sessions and self.knows_sessions else rows
+        last = self.case.last_outputs if self.knows_sessions else np.arange(ROWS)
         finals = np.unique(last)
         scores, index = rewards.sum(axis=1)[finals], self.inputs.index[finals]
         settings: LossSettings = {"norm_adv_by_std_in_grpo": self.case.norm_adv_by_std}

@@ -25,7 +25,7 @@ from harness.numerics.loss.trainer_functions import (
     has_module,
 )
 from harness.numerics.loss.verl_helpers import place_of, raised_in, watched_helpers
-from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, Rejection
+from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, WEIGHTINGS, Rejection
 from harness.numerics.update.trainer_glue import QUEUE_TRAINER, PaddedTrainer, QueueTrainer, trainer_method
 from harness.numerics.update.training_worker import UPDATE_SETTINGS, EngineInWorker, LegacyInTrainer, padded
 from harness.numerics.update.update_cases import (
@@ -183,15 +183,18 @@ class _Run:
     @contextmanager
     def _graphs_are_noted(self, model: Any) -> Iterator[None]:
         """Record whether a forward pass in this block keeps what a backward pass needs, and whether it runs
-        in training mode or with a cache of keys and values.
+        in training mode or with a cache of keys and values; also the number of tokens of each.
 
         Without a forward pass nobody looked, so that counts as a graph.
         """
         kept: list[bool] = []
+        tokens: list[int] = []
         modes: list[bool] = []
         cached: list[bool] = []
 
         def after_forward(module: Any, _args: Any, kwargs: Any, output: Any) -> None:
+            mask = kwargs.get("attention_mask")
+            tokens.append(kwargs["input_ids"].numel() if mask is None else int(mask.sum()))
             kept.append(output.logits.requires_grad)
             modes.append(module.training)
             cached.append(uses_cache(module, kwargs))
@@ -201,6 +204,7 @@ class _Run:
         hook.remove()
         for name, found in (("graph", kept), ("mode", modes), ("cache", cached)):
             self.recorder.note(f"inference_{name}", np.int64(not found or any(found)))
+        self.recorder.note("inference_tokens", np.array(tokens, dtype=np.int64))
 
     def _note_step_without_gradient(self, worker: Any, model: Any) -> None:
         """Record whether a step changes the parameters if a gradient is not finite."""
@@ -277,7 +281,7 @@ class _Run:
         data.batch["token_level_scores"] = data.batch["token_level_rewards"] = scores
         controller = None
         if case.kl_in_reward:
-            controller = core.AdaptiveKLController(case.kl_in_reward, kl_target(inputs), KL_HORIZON)
+            controller = core.AdaptiveKLController(case.kl_in_reward, kl_target(case, inputs), KL_HORIZON)
             recorder.at(trainer.apply_kl_penalty, "token_level_rewards", "kl_coefficient")
             self._note_controller(core)
         queue = getattr(worker, "trainer", None)
@@ -293,7 +297,7 @@ class _Run:
         """Advantages and rollout weights, in the order of the loop of the trainer, which is no function."""
         trainer: Any = import_module("verl.trainer.ppo.ray_trainer")
         if controller is not None:
-            data, _ = trainer.apply_kl_penalty(data, controller, kl_penalty="kl")
+            data, _ = trainer.apply_kl_penalty(data, controller, kl_penalty=self.case.reward_kl)
         data, weights = self._rollout_weights(data)
         return self._advantages(data).batch["advantages"], weights
 
@@ -369,9 +373,24 @@ class _Run:
             with suppress(Exception):
                 rejected = self._rejected(correction, data, option)
                 recorder.note(f"kept {option.name}", rejected.batch["response_mask"])
+        if self.case.rejection:
+            self._note_weightings(correction, data)
         data, _ = self._corrected(data, self._correction())
         weights = data.batch.get("rollout_is_weights", None)
         return data, weights if self.case.weights else None
+
+    def _note_weightings(self, correction: Any, data: Any) -> None:
+        """Record importance weights with each option. Each response has a token, because releases differ in
+        whether responses without tokens count in the mean."""
+        needed = ("old_log_probs", "rollout_log_probs", "response_mask")
+        for option in WEIGHTINGS:
+            batch = {name: data.batch[name].clone() for name in needed}
+            batch["response_mask"][:, 0] = 1
+            given = import_module("verl").DataProto.from_single_dict(batch)
+            # Releases refuse options that they do not have.
+            with suppress(Exception):
+                found, _ = correction.compute_rollout_correction_and_add_to_batch(given, option.settings)
+                self.recorder.note(option.name, found.batch["rollout_is_weights"])
 
     def _corrected(self, data: Any, settings: Any) -> Any:
         """The batch after rollout correction, and metrics; records what is used of the batch."""
@@ -386,7 +405,7 @@ class _Run:
     def _locate_correction(self, correction: Any) -> None:
         """The functions that reject tokens and compute weights."""
         both = correction.compute_rollout_correction_and_rejection_mask
-        self.recorder.at(both, "rollout_is_weights", "corrected_mask", "kept veto")
+        self.recorder.at(both, "rollout_is_weights", "weights", "corrected_mask", "kept veto")
         self.recorder.at(correction.compute_rollout_rejection_mask, "kept")
 
     def _correction(self) -> dict[str, object]:
@@ -422,8 +441,9 @@ class _Run:
         recorder, modules = self.recorder, self.modules
         if isinstance(worker, LegacyInTrainer):
             actor = type(worker.actor)
-            inferred = ("log_prob", "reference_log_prob", "entropy", "inference_graph", "inference_mode")
-            recorder.at(actor.compute_log_prob, *inferred, *(f"worker {name}" for name in inferred[:3]))
+            inferred = ("log_prob", "reference_log_prob", "entropy")
+            recorder.at(actor.compute_log_prob, *inferred, *(f"worker {name}" for name in inferred))
+            recorder.at(actor.compute_log_prob, "inference_graph", "inference_mode", "inference_tokens")
             self._locate_trainer(worker)
             forward = actor._forward_micro_batch  # noqa: SLF001 - verl's own name
             recorder.at(forward, "training_log_prob", "training_entropy", "model_input", "autocast")
@@ -439,6 +459,7 @@ class _Run:
         recorder.at(self.modules[1].postprocess_batch_func, *both)
         self._locate_trainer(worker)
         recorder.at(engine.infer_batch, "inference_graph")
+        recorder.at(type(worker.worker).infer_batch, "inference_tokens")
         recorder.at(engine.eval_mode, "inference_mode")
         recorder.at(engine.forward_step, "autocast")
         recorder.at(engine.prepare_model_outputs, "training_log_prob", "training_entropy")

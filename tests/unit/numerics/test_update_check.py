@@ -16,7 +16,7 @@ from harness.evidence import DeviceFacts
 from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.release_objectives import release_objective
 from harness.numerics.loss.verl_losses_source import REJECTION_ESTIMATORS, InstalledLosses
-from harness.numerics.update.rejection import REJECTIONS
+from harness.numerics.update.rejection import REJECTIONS, WEIGHTINGS
 from harness.numerics.update.update_cases import CASES, PARAMETERS, draw, exact_log_probs
 from harness.numerics.update.update_check import judge, run
 from harness.numerics.update.update_compare import judge_faults, judge_record
@@ -255,8 +255,8 @@ def test_dynamic_micro_batches_are_rows_of_the_mini_batch():
     assert f"there are {last + 1} micro-batches, and 1 are enough" in details
     # 38 and 40 tokens would fit into two micro-batches of 20, but no two of the three into one.
     packing = replace(case, max_tokens=20, dp_size=1)
-    details = [one.detail for one in judge_record(DYNAMIC, release_objective("0.9.1"), packing).wrong]
-    assert not [one for one in details if "are enough" in one]
+    wrong = judge_record(DYNAMIC, release_objective("0.9.1"), packing).wrong
+    assert not [one for one in wrong if one.quantity == "input_ids" and "are enough" in one.detail]
 
 
 def test_a_step_that_the_optimizer_does_not_make_is_named():
@@ -278,7 +278,7 @@ def test_a_wrong_rejection_is_named_with_its_function():
     """Each option keeps tokens and rejects some, so that neither an empty nor a full mask is right."""
     dapo = RECORDS["0.9.1", "dapo"]
     options = [one.name for one in REJECTIONS if one.capability == REJECTION_ESTIMATORS]
-    assert len(options) == 13
+    assert len(options) == 14
     for name in (f"kept {option}" for option in options):
         for wrong in (lambda values: values * 0, lambda values: np.ones_like(values)):
             first = judged(changed(dapo, name, wrong)).wrong[0]
@@ -286,6 +286,40 @@ def test_a_wrong_rejection_is_named_with_its_function():
             assert "compute_rollout_rejection_mask" in first.place
     lost = judged(changed(dapo, "kept token_k1", None)).wrong[0]
     assert lost.detail == "it was not computed"
+
+
+@pytest.mark.parametrize("option", WEIGHTINGS, ids=lambda option: option.name)
+def test_wrong_weights_of_an_option_are_named_with_the_function_that_passes_it_on(option):
+    dapo = RECORDS["0.9.1", "dapo"]
+    plain = next(one.values for one in dapo.quantities if one.name == "rollout_is_weights")
+    for wrong in (lambda values: values * 1.01, lambda _: plain, None):
+        first = judged(changed(dapo, option.name, wrong)).wrong[0]
+        assert first.quantity == option.name
+        assert "compute_rollout_correction_and_rejection_mask" in first.place
+
+
+def test_two_options_have_their_own_thresholds():
+    inputs = draw(next(case for case in CASES if case.rejection))
+    both = next(one for one in REJECTIONS if one.too and "," in str(one.settings["rollout_rs_threshold"]))
+    kept, sure = both.kept(inputs)
+    exchanged = replace(both, upper=both.too.upper, too=replace(both.too, upper=both.upper))
+    assert ((exchanged.kept(inputs)[0] != kept) & sure).any()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "detail"),
+    [
+        ([78], "micro-batches have [78] of 78 tokens; 60 are allowed"),
+        ([25, 27, 25], "micro-batches have [25, 27, 25] of 78 tokens; 60 are allowed"),
+        ([20, 20, 20, 18], "there are 4 micro-batches, and 3 are enough"),
+        (None, "it was not computed"),
+    ],
+)
+def test_dynamic_micro_batches_without_gradients_have_a_size_of_their_own(tokens, detail):
+    wrong = None if tokens is None else lambda _: tokens
+    first = judged(changed(DYNAMIC, "inference_tokens", wrong)).wrong[0]
+    assert (first.quantity, first.detail) == ("inference_tokens", detail)
+    assert first.place.endswith("infer_batch")
 
 
 def test_every_rejection_keeps_and_rejects_tokens_other_than_another_estimator():
@@ -309,6 +343,7 @@ def test_every_rejection_keeps_and_rejects_tokens_other_than_another_estimator()
         ("inference_graph", lambda values: values + 1),
         ("inference_mode", lambda values: values + 1),
         ("inference_cache", lambda values: values + 1),
+        ("inference_tokens", lambda values: values[::-1]),
         ("training_cache", lambda values: values + 1),
         ("step_without_gradient", lambda values: values + 1),
     ],

@@ -13,6 +13,9 @@ from harness.numerics.loss.cases import case_inputs
 from harness.numerics.loss.cases.case_builder import FOUR_MODES, CaseBuilder
 from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
 
+BEYOND_CLAMP = 25.0
+"""A log-ratio that is clamped to 20, whose exponential is finite in fp32."""
+
 OVERFLOWING = 95.0
 """A log-ratio whose exponential is infinite in fp32 unless it is clamped."""
 
@@ -149,8 +152,10 @@ def weights(build: CaseBuilder) -> Iterator[LossCase]:
     old = case_inputs.old_log_probs(rng, *shape)
     for level, spread in (("token", 0.6), ("sequence", 0.1)):
         drift = rng.normal(0.0, spread, shape)
-        # A full response far beyond the clamp, one with padding, and padding itself.
+        # A full response far beyond the clamp, one with padding, and padding itself; also on the other side,
+        # where a weight is small, but not 0.
         drift[2:4] += OVERFLOWING / 8
+        drift[5, :3] = -BEYOND_CLAMP
         arrays = {
             "old_log_prob": old,
             "rollout_log_prob": old - np.where(mask > 0, drift, OVERFLOWING),
