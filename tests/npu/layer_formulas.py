@@ -149,6 +149,28 @@ def _linear_attention(drawn: Drawn, *, chunked: bool) -> Pairs:
     yield written, after
 
 
+def _attention_with_dropout(drawn: Drawn) -> Pairs:
+    shape, heads, kept_share, seed = (2, 16, 6), 2, 0.75, drawn.size(1, 99)
+    inputs = [drawn.normal(*shape) for _ in range(3)]
+    mask = npu._npu_dropout_gen_mask(
+        drawn.placed(inputs[0]), [2, heads, 16, 16], p=1 - kept_share, seed=seed, offset=3
+    )
+    places = 2 ** torch.arange(8)
+    kept = (mask.cpu().long()[:, None] & places).bool().reshape(-1)[: 2 * heads * 16 * 16]
+    kept = kept.reshape(2, heads, 16, 16)
+
+    def formula(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in inputs)
+        probabilities = torch.softmax(0.5 * q @ k.transpose(-1, -2), -1) * kept / kept_share
+        return ((probabilities @ v).transpose(1, 2).flatten(2),)
+
+    def device(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        options = {"scale": 0.5, "keep_prob": kept_share, "dropout_mask": mask, "seed": seed, "offset": 3}
+        return npu.npu_fusion_attention_v2(*inputs, heads, "BSH", **options)[:1]
+
+    yield from _with_gradients(drawn, device, formula, *inputs)
+
+
 def _latent_attention(drawn: Drawn) -> Pairs:
     heads, key_width, width, block = 4, 6, 4, 2
     lengths = [drawn.size(1, 6), drawn.size(1, 6)]
@@ -186,6 +208,11 @@ LAYERS: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torc
         ("npu::npu_grouped_matmul_add_", "npu::npu_grouped_matmul_add"),
         _accumulated,
         BOTH,
+    ),
+    "attention with dropout": (
+        ("npu::npu_fusion_attention_v2", "npu::npu_fusion_attention_grad_v2"),
+        _attention_with_dropout,
+        FP32,
     ),
     "latent attention": (("atb::_npu_paged_attention_mla",), _latent_attention, BOTH),
     "gated delta rule": (

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from harness.devices.sim.references.dropout import kept_elements, seeded_mask
 from harness.devices.sim.references.precision import refuse, wide
 
 # The operator returns the softmax statistics once for each lane of a vector register block.
@@ -21,7 +23,11 @@ _LEFT_UP_CAUSAL, _RIGHT_DOWN_CAUSAL = 2, 3
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """The layout, scale and masking of one call. before, after: extent of the window of sparse mode 0."""
+    """The layout, scale and masking of one call.
+
+    before, after: extent of the window of sparse mode 0. kept: the probabilities (B, N, queries, keys) that
+    dropout keeps, each divided by keep_prob; None without dropout.
+    """
 
     layout: str
     head_size: int
@@ -32,6 +38,12 @@ class _Case:
     after: int
     query_ends: Sequence[int] | None
     key_ends: Sequence[int] | None
+    keep_prob: float = 1.0
+    kept: torch.Tensor | None = None
+
+    def dropped(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """Probabilities, or their gradients, after dropout."""
+        return probabilities if self.kept is None else probabilities * self.kept / self.keep_prob
 
 
 def npu_fusion_attention(
@@ -57,12 +69,23 @@ def npu_fusion_attention(
     softmax_layout: str = "",
     sink: torch.Tensor | None = None,
     dropout_mask: torch.Tensor | None = None,
-    seed: int = 0,  # noqa: ARG001 - of the dropout
-    offset: int = 0,  # noqa: ARG001
+    seed: int = 0,
+    offset: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]:
-    """Attention, row maxima and row sums of the softmax (float32, 8 lanes), an empty tensor, three zeros."""
-    _refuse_unknown(pse, padding_mask, keep_prob, prefix, sink, dropout_mask, softmax_layout)
+    """Attention, row maxima and row sums of the softmax (float32, 8 lanes), and an empty tensor.
+
+    The numbers are seed, offset and size of the dropout mask, which the gradient makes again; 0 without
+    dropout.
+    """
+    _refuse_unknown(pse, padding_mask, prefix, sink, softmax_layout)
+    refuse(
+        "npu_fusion_attention",
+        **{"keep_prob without dropout_mask": keep_prob != 1.0 and dropout_mask is None},
+    )
     _check_sparse_mode(atten_mask, sparse_mode)
+    kept = None
+    if keep_prob != 1.0 and dropout_mask is not None:
+        kept = kept_elements(dropout_mask, _mask_shape(query, key, head_num, input_layout))
     case = _Case(
         layout=input_layout,
         head_size=_head_size(query, head_num, input_layout),
@@ -73,16 +96,19 @@ def npu_fusion_attention(
         after=next_tockens,
         query_ends=actual_seq_qlen,
         key_ends=actual_seq_kvlen,
+        keep_prob=keep_prob,
+        kept=kept,
     )
     outputs, maxima, sums = [], [], []
     for part in _sequences(case, query, key, value):
         q, k, v, mask = *(_to_bnsd(case, x) for x in part[:3]), part[3]
-        out, largest, total = _forward(q, k, v, case.scale, mask)
+        out, largest, total = _forward(case, q, k, v, mask)
         outputs.append(_from_bnsd(case, out))
         maxima.append(_from_statistics(case, largest))
         sums.append(_from_statistics(case, total))
-    empty = query.new_empty(0)
-    return _joined(outputs).to(query.dtype), _joined(maxima), _joined(sums), empty, 0, 0, 0
+    numbers = (0, 0, 0) if kept is None else (seed, offset, kept.numel())
+    results = _joined(outputs).to(query.dtype), _joined(maxima), _joined(sums)
+    return *results, query.new_empty(0), *numbers
 
 
 def npu_fusion_attention_grad(
@@ -105,9 +131,9 @@ def npu_fusion_attention_grad(
     pre_tockens: int = 2147483647,
     next_tockens: int = 2147483647,
     inner_precise: int = 0,  # noqa: ARG001
-    seed: int = 0,  # noqa: ARG001
-    offset: int = 0,  # noqa: ARG001
-    numels: int = 0,  # noqa: ARG001
+    seed: int = 0,
+    offset: int = 0,
+    numels: int = 0,  # noqa: ARG001 - follows from the shapes
     prefix: Sequence[int] | None = None,
     actual_seq_qlen: Sequence[int] | None = None,
     actual_seq_kvlen: Sequence[int] | None = None,
@@ -123,8 +149,12 @@ def npu_fusion_attention_grad(
     of the forward operator, and dS = P * (dP - sum(dO * O)). A wrong forward result therefore also changes
     the gradients.
     """
-    _refuse_unknown(pse, padding_mask, keep_prob, prefix, sink, None, softmax_layout)
+    _refuse_unknown(pse, padding_mask, prefix, sink, softmax_layout)
     _check_sparse_mode(atten_mask, sparse_mode)
+    kept = None
+    if keep_prob != 1.0:
+        shape = _mask_shape(query, key, head_num, input_layout)
+        kept = kept_elements(seeded_mask(query, shape, 1 - keep_prob, seed, offset), shape)
     case = _Case(
         layout=input_layout,
         head_size=_head_size(query, head_num, input_layout),
@@ -135,6 +165,8 @@ def npu_fusion_attention_grad(
         after=next_tockens,
         query_ends=actual_seq_qlen,
         key_ends=actual_seq_kvlen,
+        keep_prob=keep_prob,
+        kept=kept,
     )
     grads: tuple[list[torch.Tensor], ...] = ([], [], [])
     row = 0
@@ -142,6 +174,7 @@ def npu_fusion_attention_grad(
         rows = slice(row, row + q.shape[0]) if case.layout == "TND" else slice(None)
         row += q.shape[0]
         parts = _backward(
+            case,
             _to_bnsd(case, q),
             _to_bnsd(case, k),
             _to_bnsd(case, v),
@@ -149,7 +182,6 @@ def npu_fusion_attention_grad(
             _to_bnsd(case, attention_in[rows]),
             _to_statistics(case, softmax_max[rows]),
             _to_statistics(case, softmax_sum[rows]),
-            case.scale,
             mask,
         )
         for list_, grad in zip(grads, parts, strict=True):
@@ -158,23 +190,84 @@ def npu_fusion_attention_grad(
     return dq, dk, dv, query.new_empty(0), query.new_empty(0)
 
 
+def npu_fusion_attention_v2(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    query_rope: torch.Tensor | None = None,
+    key_rope: torch.Tensor | None = None,
+    pse_type: int = 1,  # noqa: ARG001 - of pse, which is refused
+    q_start_idx: Sequence[int] | None = None,  # noqa: ARG001
+    kv_start_idx: Sequence[int] | None = None,  # noqa: ARG001
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]:
+    """`npu_fusion_attention` with more arguments."""
+    refuse("npu_fusion_attention_v2", query_rope=query_rope is not None, key_rope=key_rope is not None)
+    return npu_fusion_attention(
+        *(query, key, value, head_num, input_layout),
+        pre_tockens=pre_tokens,
+        next_tockens=next_tokens,
+        **options,
+    )
+
+
+def npu_fusion_attention_grad_v2(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dy: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    query_rope: torch.Tensor | None = None,
+    key_rope: torch.Tensor | None = None,
+    pse_type: int = 1,  # noqa: ARG001
+    q_start_idx: Sequence[int] | None = None,  # noqa: ARG001
+    kv_start_idx: Sequence[int] | None = None,  # noqa: ARG001
+    **options: Any,
+) -> tuple[torch.Tensor, ...]:
+    """Gradients for query, key and value, and four empty tensors."""
+    refuse("npu_fusion_attention_grad_v2", query_rope=query_rope is not None, key_rope=key_rope is not None)
+    found = npu_fusion_attention_grad(
+        *(query, key, value, dy, head_num, input_layout),
+        pre_tockens=pre_tokens,
+        next_tockens=next_tokens,
+        **options,
+    )
+    return *found, query.new_empty(0), query.new_empty(0)
+
+
+def _mask_shape(query: torch.Tensor, key: torch.Tensor, heads: int, layout: str) -> list[int]:
+    """(B, N, queries, keys) of a dropout mask."""
+    axes = {"BSH": (0, 1), "SBH": (1, 0), "BSND": (0, 1), "BNSD": (0, 2)}.get(layout)
+    if axes is None:
+        raise NotImplementedError(
+            f"the simulated device does not compute npu_fusion_attention with dropout in {layout}"
+        )
+    batch, rows = axes
+    return [query.shape[batch], heads, query.shape[rows], key.shape[rows]]
+
+
 def _refuse_unknown(
     pse: torch.Tensor | None,
     padding_mask: torch.Tensor | None,
-    keep_prob: float,
     prefix: Sequence[int] | None,
     sink: torch.Tensor | None,
-    dropout_mask: torch.Tensor | None,
     softmax_layout: str,
 ) -> None:
     refuse(
         "npu_fusion_attention",
         pse=pse is not None and pse.numel(),
         padding_mask=padding_mask is not None and padding_mask.numel(),
-        keep_prob=keep_prob != 1.0,
         prefix=prefix,
         sink=sink is not None and sink.numel(),
-        dropout_mask=dropout_mask is not None and dropout_mask.numel(),
         softmax_layout=softmax_layout,
     )
 
@@ -277,16 +370,18 @@ def _spread(x: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, mask: torch.Tensor | None
+    case: _Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    scores = _scores(q, _spread(k, q.shape[1]), scale, mask)
+    scores = _scores(q, _spread(k, q.shape[1]), case.scale, mask)
     largest = scores.amax(-1, keepdim=True)
     weights = torch.exp(scores - largest).nan_to_num(0.0)
     total = weights.sum(-1, keepdim=True)
-    return (weights / total).nan_to_num(0.0) @ _spread(v, q.shape[1]), largest, total
+    probabilities = case.dropped((weights / total).nan_to_num(0.0))
+    return probabilities @ _spread(v, q.shape[1]), largest, total
 
 
 def _backward(
+    case: _Case,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -294,15 +389,14 @@ def _backward(
     out: torch.Tensor,
     largest: torch.Tensor,
     total: torch.Tensor,
-    scale: float,
     mask: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     heads, groups = q.shape[1], k.shape[1]
     keys, values = _spread(k, heads), _spread(v, heads)
-    p = (torch.exp(_scores(q, keys, scale, mask) - largest) / total).nan_to_num(0.0)
-    dv = p.transpose(-1, -2) @ grad
-    dp = grad @ values.transpose(-1, -2)
-    ds = p * (dp - (grad * out).sum(-1, keepdim=True)) * scale
+    p = (torch.exp(_scores(q, keys, case.scale, mask) - largest) / total).nan_to_num(0.0)
+    dv = case.dropped(p).transpose(-1, -2) @ grad
+    dp = case.dropped(grad @ values.transpose(-1, -2))
+    ds = p * (dp - (grad * out).sum(-1, keepdim=True)) * case.scale
     dk = ds.transpose(-1, -2) @ q
 
     def folded(x: torch.Tensor) -> torch.Tensor:

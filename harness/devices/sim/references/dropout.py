@@ -20,7 +20,7 @@ def _packed(kept: torch.Tensor) -> torch.Tensor:
     return (bits.view(-1, 8).long() * places).sum(-1).to(torch.uint8)
 
 
-def _unpacked(mask: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+def kept_elements(mask: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """The elements that a mask keeps, in a shape."""
     places = torch.arange(8, dtype=torch.uint8)
     bits = (mask.reshape(-1, 1) >> places) & 1
@@ -48,7 +48,7 @@ def dropout_with_mask(input: torch.Tensor, p: float) -> tuple[torch.Tensor, torc
 
 def npu_dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
     """Gradient for the input."""
-    return _scaled(grad_output, _unpacked(mask, grad_output.shape), p)
+    return _scaled(grad_output, kept_elements(mask, grad_output.shape), p)
 
 
 def npu_dropout_do_mask(
@@ -57,7 +57,7 @@ def npu_dropout_do_mask(
     p: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The input under a mask that was made before, and this mask."""
-    return _scaled(input, _unpacked(mask, input.shape), p), mask.clone()
+    return _scaled(input, kept_elements(mask, input.shape), p), mask.clone()
 
 
 def npu_dropout_gen_mask(size: Sequence[int], p: float, **_options: object) -> torch.Tensor:
