@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from harness.compat.lint.dry_run.program_modules import MISSING_MODULE
 from harness.compat.lint.dry_run.program_values import ProgramError, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
@@ -68,11 +69,15 @@ def _model(job: JobSettings) -> Mapping[str, Value]:
 def _distinct(checks: ProgramChecks) -> list[ProgramError]:
     """The failed checks of settings, without those that rest on nothing but the settings of an earlier one.
 
-    What rests on no setting is about something that only a run has.
+    What rests on no setting is about something that only a run has, unless verl lacks an imported module.
     """
     found: list[ProgramError] = []
     for error in checks.failed:
-        if error.keys and not any(error.keys <= earlier.keys for earlier in found):
+        if error.type == MISSING_MODULE:
+            is_new = all(error.message != earlier.message for earlier in found)
+        else:
+            is_new = bool(error.keys) and not any(error.keys <= earlier.keys for earlier in found)
+        if is_new:
             found.append(error)
     return found
 
@@ -98,12 +103,18 @@ def _finding(
         why=f"{place} raises {error.type}; this rests on {values}"
         if values
         else f"{place} raises {error.type}",
-        fix=f"change the value of {' or '.join(keys)}"
-        if keys
-        else "read the line of verl that raises the error",
+        fix=_remedy(error, keys),
         source=place,
         recipe=job.name,
         changes=_value_changes(error, settings, configuration),
+    )
+
+
+def _remedy(error: ProgramError, keys: Sequence[str]) -> str:
+    if error.type == MISSING_MODULE:
+        return "use the verl that this program was written for, or change its imports"
+    return (
+        f"change the value of {' or '.join(keys)}" if keys else "read the line of verl that raises the error"
     )
 
 

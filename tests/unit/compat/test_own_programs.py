@@ -80,3 +80,37 @@ def test_a_recipe_beside_the_repository_of_a_script_is_not_its_program(tmp_path:
     assert not [
         one for one in lint_file(script, {"verl": "0.9.1"}, VERL).findings if one.rule == "CONFIG-KEY"
     ]
+
+
+@pytest.mark.parametrize(
+    ("imported", "is_told"),
+    [
+        ("    from verl.workers.fsdp_workers import Worker\n", True),
+        ("    if config.reward.length:\n        from verl.workers.fsdp_workers import Worker\n", True),
+        ("    import verl.workers.fsdp_workers as workers\n", True),
+        ("    from recipe.dapo.worker import Worker\n    Worker()\n", True),
+        ("    from verl.trainer.main_ppo import x\n    import verl.trainer\n", False),
+        ("    from verl.trainer import main_ppo\n    from other.workers import Worker\n", False),
+        ("    if os.cpu_count() > 2:\n        from verl.workers.fsdp_workers import Worker\n", False),
+        (
+            "    if os.cpu_count() > 2:\n        from recipe.dapo.worker import Worker\n        Worker()\n",
+            False,
+        ),
+        ("    try:\n        from verl.gone import Worker\n    except ImportError: pass\n", False),
+    ],
+)
+def test_a_recipe_that_imports_a_module_which_this_verl_lacks_stops(
+    tmp_path: Path, imported: str, is_told: bool
+) -> None:
+    script = checkout(tmp_path / "recipe")
+    script.write_text("python3 -m recipe.dapo.main_dapo trainer.nnodes=2\n")
+    (tmp_path / "recipe/dapo/main_dapo.py").write_text("import os\n" + MAIN.replace("    pass\n", imported))
+    worker = "from verl.workers.fsdp_workers import Base\nclass Worker(Base):\n    pass\n"
+    (tmp_path / "recipe/dapo/worker.py").write_text(worker)
+    package = TreeFile(mode=REGULAR, data=b"")
+    verl = MemoryTree(files={**VERL.files, "verl/__init__.py": package, "verl/trainer/__init__.py": package})
+    told = [one for one in lint_file(script, {"verl": "0.9.1"}, verl).findings if one.rule == "VERL-CHECK"]
+    assert [one.message for one in told] == [
+        "verl stops: No module named 'verl.workers.fsdp_workers'"
+    ] * is_told
+    assert all("written for" in one.fix and one.line == 1 for one in told)

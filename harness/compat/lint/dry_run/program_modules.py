@@ -6,7 +6,6 @@ import ast
 import functools
 import posixpath
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.jumps import ReturnJump
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from harness.compat.lint.dry_run.program_walk import ProgramWalk
 
 _NAMES = "_npu_matrix_names"
+MISSING_MODULE = "ModuleNotFoundError"
 
 
 class Modules:
@@ -35,6 +35,8 @@ class Modules:
         self._run, self._paths, self._read = run, paths, read
         self._modules: dict[str, Scope] = {}
         self._used_names: dict[str, frozenset[str]] = {}
+        #: Whether the program is sure to import the module that is being read.
+        self._certain = False
 
     def module(self, path: str) -> Scope:
         """The variables of a module after its statements."""
@@ -43,16 +45,26 @@ class Modules:
         scope = self._modules[path] = Scope(None, path)
         tree = self._read(path)
         self._used_names[path] = _names(tree)
-        tries, trace = self._run.tries, self._run.trace
+        tries, trace, certain = self._run.tries, self._run.trace, self._certain
+        self._certain = certain or not (self._run.journal.is_open or tries)
         self._run.tries, self._run.trace = 1, set()
         try:
             with self._run.journal.suspended():
                 for statement in tree.body if tree is not None else ():
-                    with suppress(ProgramError, ReturnJump):
-                        self._run.statements.statement(statement, scope)
+                    self._statement(statement, scope)
         finally:
-            self._run.tries, self._run.trace = tries, trace
+            self._run.tries, self._run.trace, self._certain = tries, trace, certain
         return scope
+
+    def _statement(self, statement: ast.stmt, scope: Scope) -> None:
+        """Follow a statement of a module. Its exceptions are more likely our mistakes than the module's."""
+        try:
+            self._run.statements.statement(statement, scope)
+        except ReturnJump:
+            return
+        except ProgramError as error:
+            if error.type == MISSING_MODULE and self._certain:
+                self._run.failures.append(error.with_traceback(None))
 
     def forget(self) -> None:
         """Empty the modules, whose functions refer to them: the garbage collector need not find that."""
@@ -89,6 +101,7 @@ class Modules:
             self._bind(alias.asname or dotted, dotted, "", scope)
             if "." in alias.name and self.path_of(alias.name) and self._reads_at_once(dotted, scope):
                 self.module(self.path_of(alias.name))
+            self._check_present(alias.name, node, scope)
 
     def bind_import_from(self, node: ast.ImportFrom, scope: Scope) -> None:
         """Follow `from MODULE import NAME`."""
@@ -109,6 +122,15 @@ class Modules:
                     }
                 continue
             self._bind(alias.asname or alias.name, dotted, alias.name, scope)
+        self._check_present(dotted, node, scope)
+
+    def _check_present(self, dotted: str, node: ast.stmt, scope: Scope) -> None:
+        """Stop as Python does at a module of verl's own package that is not in this tree."""
+        if not dotted.startswith("verl.") or self.path_of(dotted) or not self.path_of("verl"):
+            return
+        folder = dotted.replace(".", "/") + "/"
+        if not any(path.startswith(folder) for path in self._paths):
+            raise self._run.error(MISSING_MODULE, f"No module named '{dotted}'", node, scope)
 
     def _bind(self, name: str, dotted: str, member: str, scope: Scope) -> None:
         """Bind an imported name. Its module is read when the name is used."""
