@@ -38,6 +38,8 @@ MAX_CHUNK_BYTES = 64 << 20
 MAX_KEPT_BYTES = 24 << 20
 MAX_DIRECTORY_BYTES = 64 << 20
 ABSENT = -1
+#: Who looks a name up searches for these too: modules with one of them may have more names than they state.
+SEARCHED_NEXT = (b"import *", b"__getattr__")
 #: A class of an outline, or a function of its top level.
 _DEFINED = re.compile(rb"^(?: *class|def|async def) (\w+)", re.MULTILINE)
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 4 << 20}]
@@ -379,16 +381,23 @@ class PackagePart:
     def containing(self, word: bytes) -> Mapping[str, frozenset[int]]:
         """Path -> the numbers of its contents that contain a text. Messages of exceptions are left out."""
         if word not in self._containing:
-            found: dict[str, frozenset[int]] = {}
+            # Each search unpacks every chunk, so what is mostly searched next is searched with it.
+            wanted = {word, *SEARCHED_NEXT} - self._containing.keys()
+            found: dict[bytes, dict[str, frozenset[int]]] = {one: {} for one in wanted}
             # A word is in few contents, so none is cut out of its chunk here.
             for number, members in self._by_chunk.items():
                 chunk = self._chunk(number, is_scan=True)
-                for path in members if word in chunk else ():
-                    spans = pairwise(accumulate(self._members[path].s, initial=self._members[path].o))
-                    having = (n for n, (start, end) in enumerate(spans) if chunk.find(word, start, end) >= 0)
-                    found[path] = frozenset(having)
-            self._containing[word] = {path: numbers for path, numbers in found.items() if numbers}
+                for one in wanted:
+                    for path in members if one in chunk else ():
+                        numbers = self._contents_with(path, chunk, one)
+                        if numbers:
+                            found[one][path] = numbers
+            self._containing |= found
         return self._containing[word]
+
+    def _contents_with(self, path: str, chunk: bytes, word: bytes) -> frozenset[int]:
+        spans = pairwise(accumulate(self._members[path].s, initial=self._members[path].o))
+        return frozenset(n for n, (start, end) in enumerate(spans) if chunk.find(word, start, end) >= 0)
 
     @cached_property
     def _by_chunk(self) -> dict[int, list[str]]:

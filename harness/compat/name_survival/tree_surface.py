@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from harness.compat.knowledge.module_outline import UNREADABLE_OUTLINE
 from harness.compat.name_survival.file_index import FileIndex
 from harness.compat.name_survival.word_index import IndexedText, WordIndex, WordQuestion
-from harness.compat.surface.api_surface import ApiSurface, NameLookup, module_of_file
+from harness.compat.surface.api_surface import ApiSurface, NameLookup, module_of_file, words_of
 from harness.compat.surface.call_signature import CallArguments
 from harness.compat.surface.dynamic_attributes import openness
 from harness.compat.surface.module_names import ModuleNames, class_attributes, read_names
@@ -158,8 +158,8 @@ class TreeSurface(ApiSurface):
     def _record(self, kind: str, name: str | WordQuestion) -> None:
         self._recorded.add(Reading(kind, name))
 
-    def _contains(self, module: str, word: bytes) -> bool:
-        return word in self.source(module)
+    def _may_define(self, module: str, name: str) -> bool:
+        return any(word in self.source(module) for word in words_of(name))
 
     def source(self, module: str) -> bytes:
         """The text of a module; empty when the module does not exist."""

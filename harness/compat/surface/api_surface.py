@@ -105,6 +105,11 @@ class SourceMembers(Protocol):
         """The syntax tree of a text that `read` returned; None when it cannot be parsed."""
 
 
+def words_of(name: str) -> tuple[bytes, ...]:
+    """A module that has none of these in its text does not define a name."""
+    return name.encode(), b"import *", b"__getattr__"
+
+
 class ZippedSources:
     """The files in a zip, and `changes`: member -> its new content, None if it is removed.
 
@@ -180,6 +185,7 @@ class ApiSurface:
         self._package_text = cache(self._collect_text)
         self._calls_of = cache(self._find_calls)
         self._files_with = cache(self._search_files)
+        self._files_that_may_define = cache(self._union_of_files)
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -291,7 +297,7 @@ class ApiSurface:
                 continue
             if not self.has_module(star):
                 continue
-            if not any(self._contains(star, word) for word in (name.encode(), b"import *", b"__getattr__")):
+            if not self._may_define(star, name):
                 continue
             answer = self._lookup(star, name, depth + 1, seen)
             if answer.presence is Presence.FOUND and self._exports(star, name):
@@ -300,11 +306,14 @@ class ApiSurface:
         presence = Presence.UNKNOWN if unsure else Presence.MISSING
         return NameLookup(presence=presence, where=module, missing=name)
 
-    def _contains(self, module: str, word: bytes) -> bool:
-        """Whether the text of a module has a word. Sources that know it are not read."""
+    def _may_define(self, module: str, name: str) -> bool:
+        """Whether the text of a module has a name, or may define more. Sources that know it are not read."""
         if self._search is None:
-            return word in self.source(module)
-        return self._members.get(module, "") in self._files_with(word)
+            return any(word in self.source(module) for word in words_of(name))
+        return self._members.get(module, "") in self._files_that_may_define(name)
+
+    def _union_of_files(self, name: str) -> frozenset[str]:
+        return frozenset().union(*map(self._files_with, words_of(name)))
 
     def _exports(self, module: str, name: str) -> bool:
         """Whether `from module import *` imports a name of the module."""

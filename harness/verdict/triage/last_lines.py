@@ -122,6 +122,26 @@ _TROUBLE = re.compile(
     r"|dead|abort|reason|fault|alarm|exception|detail|超时|等待|连接|异常",
     re.IGNORECASE,
 )
+# A line that ends with what was measured: a duration, an amount of memory, the last cell of a row.
+_MEASURED = re.compile(
+    r"\d\s?(?:h|hours?|m|min(?:ute)?s?|s|sec(?:ond)?s?|ms|[kmgt]i?b|bytes)[\s).,;]*$"
+    r"|[|\u2502]\s*[-+]?\d+\.\d+\s*%?\s*[|\u2502]?\s*$",
+    re.IGNORECASE,
+)
+# A line that is only a time.
+_TIME = re.compile(
+    r"(?:[\d\s:.,/+-]|\b(?:mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\b"
+    r"|\b(?:[ap]m|utc|gmt|c[es]?t|cst)\b|[年月日时分秒])+",
+    re.IGNORECASE,
+)
+# An amount of this may be why a job cannot go on.
+_NEEDED = re.compile(
+    r"\b(?:not?|never|nothing|without|only|just|still|again|since|ago|for|after|within|every|each|idle|less"
+    r"|tr(?:y|ies|ied|ying)|alloc\w*|need\w*|requir\w*|request\w*|exceed\w*|limits?|too|left|remain\w*|free"
+    r"|available|capacity|more|than|larger|smaller|insufficient|at (?:lea|mo)st|(?:max|min)imum|stall\w*)\b"
+    r"|不|仅|只|剩余|需要|超过|申请",
+    re.IGNORECASE,
+)
 # The number of an error is no setting.
 _ERROR_NUMBER = re.compile(
     r"(?:(?:err|fail|fault|alarm|exception|code|status)\w*|\bret|\brc)['\"]?\s?[:=\uff1a]\s?['\"]?"
@@ -153,6 +173,7 @@ def unusual_lines(
         and sum(map(str.isalnum, text)) >= _FEWEST_CHARACTERS
         and not _AT_WORK.search(text)
         and not _is_value(text)
+        and not _is_measured(text)
         and not _PRINTED_ANSWER.match(text)
         and not SAMPLE_FIELD.match(text)
         and not _goes_on(text)
@@ -168,6 +189,13 @@ def _is_value(text: str) -> bool:
     if _ERROR_NUMBER.search(text):
         return False
     return bool(_SETTINGS.match(text) or (_NAMED_VALUE.search(text) and not _TROUBLE.search(text)))
+
+
+def _is_measured(text: str) -> bool:
+    """Whether a line is a time, or ends with a measured amount that is no reason to stop."""
+    others = (_TROUBLE, _NEEDED, _FAILURE_WORDS, _ERROR_NUMBER)
+    is_amount = _MEASURED.search(text) and not any(pattern.search(text) for pattern in others)
+    return bool(is_amount or _TIME.fullmatch(text.strip()))
 
 
 def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: bool) -> list[tuple[int, str]]:

@@ -115,10 +115,7 @@ class SurfaceCauses:
         history, package = question.history, question.package
         here = _installed_in_words(question, installed)
         if _is_excluded(question, installed):
-            here = (
-                f"what Python found here does not have it: another release or commit of {package}, an "
-                "incomplete installation, or another module of this name"
-            )
+            here = _left_over(question)
         sentences = [f"{question.has} {_range_in_words(history, installed.version)}; {here}"]
         sentences += self._caller(question)
         found = self._derived(
@@ -244,14 +241,19 @@ def _is_missing_in(installed: _Installed) -> bool:
 
 
 def _is_excluded(question: SurfaceQuestion, installed: _Installed) -> bool:
-    """Whether the message alone rules out the releases that have the name, whatever is installed instead."""
-    is_certain = question.is_certain and not question.is_imported
-    states = {state for _version, state in question.history.releases}
+    """Whether the message alone rules out the releases that have it, whatever is installed instead."""
+    is_certain = question.is_stated and question.is_certain and not question.is_imported
+    return is_certain and not (installed.version or installed.span)
+
+
+def _left_over(question: SurfaceQuestion) -> str:
+    """Everything that it can be, if the releases that have it are ruled out."""
+    package = question.package
+    if question.is_call:
+        return f"what was called is of another release or commit of {package}, or other code of this name"
     return (
-        question.is_stated
-        and is_certain
-        and InRelease.UNKNOWN not in states
-        and not (installed.version or installed.span)
+        f"what Python found here does not have it: another release or commit of {package}, an incomplete "
+        "installation, or another module of this name"
     )
 
 

@@ -56,8 +56,9 @@ class SurfaceQuestion:
     package can be meant. is_import: the import of a name from a module that exists, so the name was there
     for whoever wrote the import. is_imported: whatever is installed of this package has refused it: the
     calling file imports it from there, or the message names the installed file that lacks it. is_stated: the
-    message says that a module which Python found lacks it. is_built: releases import it from themselves and
-    have no source of it. is_mention: the name only occurs as a word.
+    message says that a module which Python found lacks it, or (is_call) that what was called refuses it.
+    is_built: releases import it from themselves and have no source of it. is_mention: the name only occurs
+    as a word.
     """
 
     history: NameHistory
@@ -69,6 +70,7 @@ class SurfaceQuestion:
     is_import: bool = False
     is_imported: bool = False
     is_stated: bool = False
+    is_call: bool = False
     is_built: bool = False
     is_mention: bool = False
 
@@ -267,6 +269,8 @@ def _defined(
             caller=caller,
             is_sole=is_sole,
             is_imported=use.expected in REFUSED and is_imported_from(pack, use, package, shown),
+            is_stated=use.expected in REFUSED and is_sole,
+            is_call=use.expected in REFUSED,
         )
         if use.expected is Expected.ATTRIBUTE:
             question = _by_words(pack, question, use.names[0])
