@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from cluster_checks import chain, made_up_host, no_cells, plan_of
+from conftest import unpack_on_each_node
 
 from harness.errors import InfrastructureError
 from harness.ledger.store import Ledger
@@ -40,6 +41,7 @@ if __name__ == "__main__":
     address, state = sys.argv[1], Path(sys.argv[2])
     device = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}
     plan = plan_of(chain("c", {"device": device, "recipe": {"nodes": 2, "cards": 8}, "pins": 1}))
+    unpack_on_each_node(address, state / "staged")
     with Ledger.open(state) as ledger:
         executor = connected(ledger, state, address)
         result = run_plan(plan, ledger, executor, judge_outcome)
