@@ -171,6 +171,101 @@ def _attention_with_dropout(drawn: Drawn) -> Pairs:
     yield from _with_gradients(drawn, device, formula, *inputs)
 
 
+def _attention_that_draws_dropout(drawn: Drawn) -> Pairs:
+    heads, kept_share, seed, lengths = 2, 0.75, drawn.size(1, 99), [drawn.size(1, 9), drawn.size(4, 9)]
+    ends = [lengths[0], sum(lengths)]
+    inputs = [drawn.normal(ends[-1], heads, 6) for _ in range(3)]
+    count = heads * sum(length * length for length in lengths)
+    mask = npu._npu_dropout_gen_mask(drawn.placed(inputs[0]), [count], p=1 - kept_share, seed=seed, offset=0)
+    places = 2 ** torch.arange(8)
+    kept = (mask.cpu().long()[:, None] & places).bool().reshape(-1)[:count]
+
+    def formula(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs = []
+        for *parts, share in zip(
+            *(x.split(lengths) for x in inputs), kept.split([heads * x * x for x in lengths]), strict=True
+        ):
+            q, k, v = (x.transpose(0, 1) for x in parts)
+            probabilities = torch.softmax(0.5 * q @ k.transpose(-1, -2), -1)
+            probabilities = probabilities * share.view(probabilities.shape) / kept_share
+            outputs.append((probabilities @ v).transpose(0, 1))
+        return (torch.cat(outputs),)
+
+    def device(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        torch.npu.manual_seed(seed)
+        options = {"scale": 0.5, "keep_prob": kept_share, "actual_seq_qlen": ends, "actual_seq_kvlen": ends}
+        return npu.npu_fusion_attention(*inputs, heads, "TND", **options)[:1]
+
+    yield from _with_gradients(drawn, device, formula, *inputs)
+
+
+def _attention_with_positions(drawn: Drawn, *, pse_type: int) -> Pairs:
+    """Positions are added to the scores before these are scaled (type 1) or afterwards (0)."""
+    heads, rows, keys = 2, 4, 5
+    q, k, v = (
+        drawn.normal(2, heads, rows, 6),
+        drawn.normal(2, heads, keys, 6),
+        drawn.normal(2, heads, keys, 6),
+    )
+    positions = drawn.normal(2, heads, rows, keys)
+
+    def formula(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v, pse = inputs
+        scores = q @ k.transpose(-1, -2)
+        scores = 0.5 * (scores + pse) if pse_type else 0.5 * scores + pse
+        return (torch.softmax(scores, -1) @ v,)
+
+    def device(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v, pse = inputs
+        return npu.npu_fusion_attention_v2(q, k, v, heads, "BNSD", pse=pse, pse_type=pse_type, scale=0.5)[:1]
+
+    yield from _with_gradients(drawn, device, formula, q, k, v, positions)
+
+
+def _attention_with_sinks(drawn: Drawn) -> Pairs:
+    """Each head has one more score in its softmax, which has no value."""
+    heads, rows, keys = 2, 4, 5
+    q, k, v = (
+        drawn.normal(2, heads, rows, 6),
+        drawn.normal(2, heads, keys, 6),
+        drawn.normal(2, heads, keys, 6),
+    )
+
+    def formula(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v, sink = inputs
+        scores = 0.5 * q @ k.transpose(-1, -2)
+        scores = torch.cat([scores, sink.view(1, heads, 1, 1).expand(2, heads, rows, 1)], -1)
+        return (torch.softmax(scores, -1)[..., :-1] @ v,)
+
+    def device(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v, sink = inputs
+        return torch.ops.npu.npu_fusion_attention_v3(q, k, v, heads, "BNSD", scale=0.5, sink=sink)[:1]
+
+    yield from _with_gradients(drawn, device, formula, q, k, v, drawn.normal(heads))
+
+
+def _ring_update(drawn: Drawn) -> Pairs:
+    """Attention over all keys equals the update of that over each half of them."""
+    heads, lengths = 2, [drawn.size(1, 5), drawn.size(1, 5)]
+    ends = [lengths[0], sum(lengths)]
+    q, k, v = (drawn.normal(ends[-1], heads, 6) for _ in range(3))
+    halves = [(drawn.normal(*k.shape), drawn.normal(*v.shape)), (k, v)]
+    found = []
+    for keys, values in halves:
+        placed = [drawn.placed(x) for x in (q, keys, values)]
+        packed = {"actual_seq_qlen": ends, "actual_seq_kvlen": ends}
+        out, largest, total, *_rest = npu.npu_fusion_attention(*placed, heads, "TND", scale=0.5, **packed)
+        found += [out, largest, total]
+    bounds = torch.tensor([0, *ends]).npu()
+    updated = npu.npu_ring_attention_update(*found, actual_seq_qlen=bounds, input_layout="TND")[0]
+    expected = []
+    for parts in zip(q.split(lengths), *(x.split(lengths) for half in halves for x in half), strict=True):
+        query, k1, v1, k2, v2 = (x.transpose(0, 1) for x in parts)
+        scores = 0.5 * query @ torch.cat([k1, k2], 1).transpose(-1, -2)
+        expected.append((torch.softmax(scores, -1) @ torch.cat([v1, v2], 1)).transpose(0, 1))
+    yield updated, torch.cat(expected)
+
+
 def _latent_attention(drawn: Drawn) -> Pairs:
     heads, key_width, width, block = 4, 6, 4, 2
     lengths = [drawn.size(1, 6), drawn.size(1, 6)]
@@ -214,6 +309,25 @@ LAYERS: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torc
         _attention_with_dropout,
         FP32,
     ),
+    "attention that draws its dropout": (
+        ("npu::npu_fusion_attention", "npu::npu_fusion_attention_grad"),
+        _attention_that_draws_dropout,
+        FP32,
+    ),
+    **{
+        f"attention with positions of type {pse_type}": (
+            ("npu::npu_fusion_attention_v2", "npu::npu_fusion_attention_grad_v2"),
+            partial(_attention_with_positions, pse_type=pse_type),
+            FP32,
+        )
+        for pse_type in (0, 1)
+    },
+    "attention with sinks": (
+        ("npu::npu_fusion_attention_v3", "npu::npu_fusion_attention_grad_v3"),
+        _attention_with_sinks,
+        FP32,
+    ),
+    "ring attention": (("npu::npu_ring_attention_update",), _ring_update, FP32),
     "latent attention": (("atb::_npu_paged_attention_mla",), _latent_attention, BOTH),
     "gated delta rule": (
         ("npu::npu_recurrent_gated_delta_rule", "npu::npu_recurrent_gated_delta_rule_functional"),

@@ -149,7 +149,12 @@ def test_scaled_masked_softmax(dtype: torch.dtype) -> None:
 
 BATCH, QUERY_HEADS, KEY_HEADS, LENGTH, SIZE = 2, 4, 2, 6, 8
 SCALE = 1 / math.sqrt(SIZE)
+KEYS = LENGTH + 2
 TRIANGLE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+# The mask that the compressed modes with a prefix take.
+PREFIX = torch.cat([TRIANGLE, (torch.arange(2048) >= 1024).expand(1024, 2048)])
+# The last key that a query sees, and the keys.
+LAST, COLUMNS = torch.arange(LENGTH)[:, None] + KEYS - LENGTH, torch.arange(KEYS)[None, :]
 
 # layout -> a function from (B, N, S, D) to the shape in this layout, and one that converts a tensor to (B, N, S, D)
 LAYOUTS: dict[str, tuple[Callable[..., tuple[int, ...]], Callable[..., torch.Tensor]]] = {
@@ -171,10 +176,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.T
 @DTYPES
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("key_heads", [QUERY_HEADS, KEY_HEADS], ids=["mha", "gqa"])
-@pytest.mark.parametrize("masking", ["none", "mask", "window", "left_up", "right_down"])
+@pytest.mark.parametrize("masking", ["none", "mask", "window", "left_up", "right_down", "band", "prefix"])
 def test_fusion_attention(dtype: torch.dtype, layout: str, key_heads: int, masking: str) -> None:
     shape, back = LAYOUTS[layout]
-    keys = LENGTH + 2
+    keys = KEYS
     hidden, options = {
         "none": (None, {}),
         "mask": (
@@ -189,9 +194,14 @@ def test_fusion_attention(dtype: torch.dtype, layout: str, key_heads: int, maski
             torch.ones(LENGTH, keys, dtype=torch.bool).triu(1),
             {"atten_mask": TRIANGLE, "sparse_mode": 2},
         ),
-        "right_down": (
-            torch.ones(LENGTH, keys, dtype=torch.bool).triu(1 + keys - LENGTH),
-            {"atten_mask": TRIANGLE, "sparse_mode": 3},
+        "right_down": (LAST < COLUMNS, {"atten_mask": TRIANGLE, "sparse_mode": 3}),
+        "band": (
+            (LAST + 1 < COLUMNS) | (LAST - 2 > COLUMNS),
+            {"atten_mask": TRIANGLE, "sparse_mode": 4, "pre_tockens": 2, "next_tockens": 1},
+        ),
+        "prefix": (
+            (LAST < COLUMNS) & (torch.tensor([3, 7]).view(2, 1, 1, 1) <= COLUMNS),
+            {"atten_mask": PREFIX, "sparse_mode": 6, "prefix": [3, 7]},
         ),
     }[masking]
     on_device = {k: v.npu() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
@@ -271,23 +281,73 @@ def test_a_row_that_sees_nothing_is_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [("keep_prob", 0.5), ("pse", torch.ones(1, 1, 2, 2)), ("prefix", [1]), ("padding_mask", torch.ones(1))],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ("option", "value", "refused"),
+    [
+        ("pse", torch.ones(1, 1, 5, 2), "compressed pse"),
+        ("padding_mask", torch.ones(1), "padding_mask"),
+    ],
+    ids=["pse", "padding_mask"],
 )
-def test_attention_that_is_not_computed_is_refused_by_name(option: str, value: object) -> None:
+def test_attention_that_is_not_computed_is_refused_by_name(
+    option: str, value: torch.Tensor, refused: str
+) -> None:
     q = torch.randn(1, 1, 2, 4, device="npu:0")
-    argument = value.to(q.device) if isinstance(value, torch.Tensor) else value
-    with pytest.raises(NotImplementedError, match=f"npu_fusion_attention with {option}"):
-        torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", scale=1.0, **{option: argument})
+    with pytest.raises(NotImplementedError, match=f"npu_fusion_attention with {refused}"):
+        torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", scale=1.0, **{option: value.to(q.device)})
 
 
-def test_a_later_attention_fails_with_its_operator() -> None:
+def test_a_mode_without_its_mask_hides_nothing() -> None:
+    """As the documentation of npu_fusion_attention says; a program that forgets the mask is not causal."""
+    q = torch.randn(1, 1, 3, 4)
+    found = torch_npu.npu_fusion_attention(*[q.npu()] * 3, 1, "BNSD", scale=SCALE, sparse_mode=3)[0]
+    torch.testing.assert_close(found.cpu(), attention(q, q, q, None))
+
+
+@pytest.mark.parametrize("softmax_layout", ["", "TND"])
+def test_statistics_of_packed_sequences(softmax_layout: str) -> None:
+    """By default those of a sequence are ordered by heads, as MindSpeed's flatten_softmax reads them."""
+    if "softmax_layout" not in str(torch.ops.npu.npu_fusion_attention.default._schema):
+        pytest.skip("this torch_npu has no softmax_layout")
+    ends, lengths, heads = [2, 2, 5], [2, 0, 3], 2
+    q = torch.randn(5, heads, 4)
+    _out, largest, total, *_rest = torch_npu.npu_fusion_attention(
+        *[q.npu()] * 3,
+        heads,
+        "TND",
+        actual_seq_qlen=ends,
+        actual_seq_kvlen=ends,
+        softmax_layout=softmax_layout,
+    )
+    for statistic, reduce in (
+        (largest, torch.amax),
+        (total, lambda x, dim: (x - x.amax(dim, True)).exp().sum(dim)),
+    ):
+        expected = []
+        for part in q.split(lengths):
+            scores = torch.einsum("snd,tnd->nst", part, part)
+            rows = reduce(scores, -1) if part.shape[0] else torch.zeros(heads, 0)
+            expected.append(rows.T if softmax_layout else rows.reshape(part.shape[0], heads))
+        assert statistic.shape == (5, heads, 8)
+        torch.testing.assert_close(statistic.cpu(), torch.cat(expected)[..., None].expand(5, heads, 8))
+
+
+def test_tensors_of_lengths_and_seeds() -> None:
+    """`_v3` takes lengths as tensors of the host; seed and offset of its dropout are there too."""
     if not hasattr(torch.ops.npu, "npu_fusion_attention_v3"):
         pytest.skip("this torch_npu has no npu_fusion_attention_v3")
-    q = torch.randn(1, 1, 2, 4, device="npu:0")
-    with pytest.raises(RuntimeError, match="FlashAttentionScore"):
-        torch.ops.npu.npu_fusion_attention_v3(q, q, q, 1, "BNSD")
+    q = torch.randn(5, 2, 4)
+    torch.npu.manual_seed(7)
+    earlier = torch_npu.npu_fusion_attention(
+        *[q.npu()] * 3, 2, "TND", keep_prob=0.5, actual_seq_qlen=[2, 5], actual_seq_kvlen=[2, 5]
+    )
+    torch.npu.manual_seed(7)
+    ends = torch.tensor([2, 5])
+    found = torch.ops.npu.npu_fusion_attention_v3(
+        *[q.npu()] * 3, 2, "TND", keep_prob=0.5, actual_seq_qlen=ends, actual_seq_kvlen=ends
+    )
+    torch.testing.assert_close(found[0].cpu(), earlier[0].cpu())
+    assert [x.item() for x in found[4:]] == [7, 0] == list(earlier[4:6])
+    assert not any(x.device.type == "npu" for x in found[4:])
 
 
 @pytest.mark.parametrize("kind", ["ends", "counts"])

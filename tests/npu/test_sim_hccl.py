@@ -144,3 +144,22 @@ def test_collectives_and_training(
     if what == "train":
         for name in ("ddp", "fsdp1", "fsdp2"):
             tolerance.require([torch.tensor(loss) for loss in found[name]])
+
+
+def test_one_process_with_several_devices() -> None:
+    """torch.nn.DataParallel copies a module to all devices by a broadcast of torch_npu."""
+    if torch.npu.device_count() < 2:
+        pytest.skip("one device")
+    module, x = torch.nn.Linear(6, 3), torch.randn(8, 6)
+    expected = module(x)
+    expected.square().sum().backward()
+    placed = torch.nn.Linear(6, 3)
+    placed.load_state_dict(module.state_dict())
+    parallel = torch.nn.DataParallel(placed.npu())
+    found = parallel(x.npu())
+    found.square().sum().backward()
+    torch.testing.assert_close(found.cpu(), expected)
+    assert module.weight.grad is not None
+    assert placed.weight.grad is not None
+    torch.testing.assert_close(placed.weight.grad.cpu(), module.weight.grad)
+    assert {replica.weight.device.index for replica in torch.nn.parallel.replicate(placed, [0, 1])} == {0, 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -39,7 +40,6 @@ from harness.devices.sim.references import (
     shaping,
     spectral,
 )
-from harness.devices.sim.references.atb_attention import no_workspace
 
 _MODULES: tuple[ModuleType, ...] = (
     activation,
@@ -66,6 +66,16 @@ _MODULES: tuple[ModuleType, ...] = (
     shaping,
     spectral,
 )
+
+# References that take all arguments by the names of the schema: the operators differ in their positions.
+_BY_NAME = {
+    "npu_fusion_attention": attention.fusion_attention,
+    "npu_fusion_attention_grad": attention.fusion_attention_grad,
+    "npu_fusion_attention_v2": attention.fusion_attention,
+    "npu_fusion_attention_grad_v2": attention.fusion_attention_grad_v2,
+    "npu_fusion_attention_v3": attention.fusion_attention_with_tensors,
+    "npu_fusion_attention_grad_v3": attention.fusion_attention_grad,
+}
 
 # References whose name differs from the operator's, and further names and overloads of the same operator.
 _ALIASES = {
@@ -113,7 +123,18 @@ def references() -> Mapping[str, Callable[..., Any]]:
         for name, function in vars(module).items()
         if name.startswith("npu_") and getattr(function, "__module__", "") == module.__name__
     }
-    return {**by_name, **_ALIASES}
+    return {**by_name, **_BY_NAME, **_ALIASES}
+
+
+def _with_names(schema: Any, reference: Callable[..., Any]) -> Callable[..., Any]:
+    """`reference` with each argument by its name, of which the operators spell two in two ways."""
+    names = [argument.name for argument in schema.arguments]
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        return reference(**{name.replace("tockens", "tokens"): value for name, value in given.items()})
+
+    return named
 
 
 def _with_out_overloads(by_name: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[..., Any]]:
@@ -138,9 +159,22 @@ def _into_given(operator: Any) -> Callable[..., Any]:
     return write
 
 
+def no_workspace(query: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
+    """Memory that a captured kernel may use. The references need none."""
+    return torch.empty(32, dtype=torch.uint8, device=query.device)
+
+
+_IN_TASK_GROUPS = (
+    "npu_fused_infer_attention_score",
+    "npu_fused_infer_attention_score_v2",
+    "npu_fusion_attention_v3",
+    "npu_fusion_attention_grad_v3",
+)
+
+
 def install_attention_in_graphs(library: Any) -> None:
     """The overloads of fused attention that task groups of captured graphs contain."""
-    for name in ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"):
+    for name in _IN_TASK_GROUPS:
         if overload("npu", f"{name}.out") is not None:
             override(library, f"{name}.out", _into_given(overload("npu", name)), DEVICE_KEY)
         if overload("npu", f"_{name}_get_max_workspace") is not None:
@@ -168,9 +202,13 @@ def install_reference(
     """
     schema = schema_of(operator)
     results = len(schema.returns)
+    plan = plan_of(operator, schema)
+    if name in _BY_NAME:
+        reference = _with_names(schema, reference)
+        plan = replace(plan, draws=attention.draws_mask) if "grad" not in name else plan
 
     def compute(*args: Any, **kwargs: Any) -> Any:
         value = reference(*args, **kwargs)
         return value[:results] if results > 1 else value
 
-    override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
+    override(library, name, make_kernel(plan, compute, machine), DEVICE_KEY)

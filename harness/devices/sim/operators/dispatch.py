@@ -17,10 +17,11 @@ from harness.devices.sim.operators.torch_internals import DEVICE_KEY, HOST, has_
 
 DEVICE_TYPE = "npu"
 
-_PACKED = "aten::_pack_padded_sequence"
-
 TO_HOST = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize"})
 """Operators that copy numbers to the host. torch_npu itself waits in another one, `_local_scalar_dense`."""
+
+# Takes its seed on the host, but in a graph on the device.
+_OTHER_IN_GRAPHS = frozenset({"npu::npu_fusion_attention_grad_v3"})
 
 Compute = Callable[..., Any]
 # Called with CPU tensors in place of the CPU kernel, to inject faults and to count calls.
@@ -57,7 +58,8 @@ class Machine:
     current: returns the number of the current device. synchronise: waits for the device; None if waiting
     cannot fail. pending: its `value` is the number of collectives that are not done and of captures that are
     not over, in all streams. enter: waits for those of the current stream; returns what records the call
-    there, or None. checks: verifies calls by torch_npu's own code; None to compute everything.
+    there, or None. in_graph: whether the call that runs is one of a captured graph. checks: verifies calls by
+    torch_npu's own code; None to compute everything.
     """
 
     alias: Callable[[torch.Tensor], torch.Tensor]
@@ -67,6 +69,7 @@ class Machine:
     current: Callable[[], int]
     pending: Pending
     enter: Callable[[], Recorder | None]
+    in_graph: Callable[[], bool]
     checks: Checks | None = None
     interceptors: list[Interceptor] = field(default_factory=list)
     synchronise: Callable[[], None] | None = None
@@ -143,9 +146,26 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
 def as_strict(plan: OperatorPlan, run: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
     """`run`, after what torch_npu refuses for this operator was refused, or that nobody knows it noted."""
     if machine.checks is not None and plan.name not in TO_HOST and has_kernel(plan.qualified, DEVICE_KEY):
-        wrap = machine.checks.checked if plan.of_torch_npu else machine.checks.unchecked
-        run = wrap(plan.qualified, run)
+        unchecked = machine.checks.unchecked(plan.qualified, run)
+        if not plan.of_torch_npu:
+            return unchecked
+        checked = machine.checks.checked(plan.qualified, run)
+        return (
+            _checked_outside_graphs(checked, unchecked, machine) if plan.name in _OTHER_IN_GRAPHS else checked
+        )
     return run
+
+
+def _checked_outside_graphs(
+    checked: Callable[..., Any], unchecked: Callable[..., Any], machine: Machine
+) -> Callable[..., Any]:
+    """A kernel whose calls are verified unless they are captured: the second process captures nothing."""
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        captured = machine.pending.value and machine.enter() is not None
+        return (unchecked if captured else checked)(*args, **kwargs)
+
+    return either
 
 
 def _waiting(
@@ -194,7 +214,7 @@ def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> C
         if plan.device is not None and target is not None and target.type == DEVICE_TYPE:
             _replace(plan.device, values, named, HOST)
         run = compute
-        if plan.random:
+        if plan.random or (plan.draws is not None and plan.draws(args, kwargs)):
             generator = _argument(plan.generator, args, kwargs)
             index = target.index if target is not None else machine.current()
             run = machine.randomly(plan, compute, generator, index)
@@ -274,12 +294,12 @@ def _results(
         if plan.returns[0] is not None:
             return _argument(plan.returns[0], args, kwargs)
         return _to_device(machine, result, target)
-    if plan.name == _PACKED:
-        # The lengths of a packed sequence are on the host, as on every accelerator.
-        return _to_device(machine, result[0], target), result[1]
+    on_host = plan.on_host if not machine.in_graph() else ()
     return tuple(
-        _argument(source, args, kwargs) if source is not None else _to_device(machine, value, target)
-        for source, value in zip(plan.returns, result, strict=True)
+        _argument(source, args, kwargs)
+        if source is not None
+        else _to_device(machine, value, None if position in on_host else target)
+        for position, (source, value) in enumerate(zip(plan.returns, result, strict=True))
     )
 
 

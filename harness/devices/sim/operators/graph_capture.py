@@ -162,6 +162,10 @@ class GraphRecorder:
         """Whether this thread runs a call for a capture, whose numbers nobody gets."""
         return getattr(self._thread, "records", False)
 
+    def runs_captured_call(self) -> bool:
+        """Whether this thread runs a call of a graph, for its capture or a replay."""
+        return getattr(self._thread, "places", None) is not None
+
     def place(self, generator: torch.Generator) -> tuple[int, int] | None:
         """Seed and offset for the random numbers of a captured call; None if this thread runs none.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,8 +44,10 @@ def random_source(
                 f"Expected a '{DEVICE_TYPE}' device type for generator but found '{generator.device.type}'"
             )
         source = generator if generator is not None else default(index)
-        place = captured(source)
-        seed = _next_seed(source) if place is None else _seed_at(*place)
+        place = captured(source) or _next_place(source)
+        if plan.draws is not None:
+            return partial(compute, drawn=place)
+        seed = _seed_at(*place)
         if plan.generator is not None:
             return _with_generator(plan.generator, compute, torch.Generator().manual_seed(seed))
         return _with_default_seed(compute, seed)
@@ -64,15 +67,18 @@ def use_host_generator(npu: Any) -> None:
 def _from_host(
     plan: OperatorPlan, compute: Compute, _generator: torch.Generator | None, _index: int
 ) -> Compute:
+    if plan.draws is not None:
+        return partial(compute, drawn=(int(torch.randint(1 << 62, ())), 0))
     if plan.generator is None:
         return compute
     return _with_generator(plan.generator, compute, torch.default_generator)
 
 
-def _next_seed(generator: torch.Generator) -> int:
+def _next_place(generator: torch.Generator) -> tuple[int, int]:
+    """Seed and offset for the next call."""
     offset = int(generator.get_offset())
     generator.set_offset(offset + OFFSET_STEP)
-    return _seed_at(int(generator.initial_seed()), offset)
+    return int(generator.initial_seed()), offset
 
 
 def _seed_at(start: int, offset: int) -> int:

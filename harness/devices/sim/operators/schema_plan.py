@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ MIXED_DEVICES = frozenset(
         "aten::_copy_from_and_resize",
         "aten::_foreach_copy_",
         "aten::_pack_padded_sequence",
+        "npu::npu_fusion_attention_v3",
+        "npu::npu_fusion_attention_grad_v3",
         "aten::_pad_packed_sequence",
         "aten::tensor_split.tensor_indices_or_sections",
         # Attention of serving engines takes sequence lengths from the host.
@@ -45,6 +47,9 @@ _RANDOM_TAG = "nondeterministic_seeded"
 _RANDOM = frozenset({"npu::_npu_dropout", "npu::npu_dropout_gen_mask"})
 
 
+# The lengths of a packed sequence; seed and offset of dropout, which the gradient takes on the host.
+_ON_HOST = {"aten::_pack_padded_sequence": (1,), "npu::npu_fusion_attention_v3": (4, 5)}
+
 _WAITING_TAGS = frozenset({"dynamic_output_shape", "data_dependent_output"})
 
 
@@ -58,6 +63,8 @@ class OperatorPlan:
     that it is, None for a new tensor. single: whether there is one result and it is a tensor, not a list or a
     number. random: whether it draws random numbers. mixed: whether it accepts host tensors with device
     tensors. waits: whether a device has to wait for it, because numbers decide the shape or are the result.
+    draws: whether a call draws a seed and an offset, which the reference gets as `drawn`. on_host: positions
+    of results that stay on the host, except in graphs.
     """
 
     name: str
@@ -72,6 +79,8 @@ class OperatorPlan:
     random: bool
     mixed: bool
     waits: bool = False
+    draws: Callable[[Args, Kwargs], bool] | None = None
+    on_host: tuple[int, ...] = ()
 
     @property
     def qualified(self) -> str:
@@ -115,9 +124,11 @@ def plan_of(operator: Any, schema: Any) -> OperatorPlan:
         single=[str(result.type) for result in schema.returns] == ["Tensor"],
         random=generator is not None
         or schema.name in _RANDOM
-        or any(tag.name == _RANDOM_TAG for tag in operator.tags),
+        # An operator that is told where its random numbers are draws none.
+        or (any(tag.name == _RANDOM_TAG for tag in operator.tags) and "offset" not in names.values()),
         mixed=schema.name in MIXED_DEVICES,
         waits=any(tag.name in _WAITING_TAGS for tag in operator.tags),
+        on_host=_ON_HOST.get(schema.name, ()),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from harness.devices.sim.operators.aten_kernels import refusing_kernel
-from harness.devices.sim.operators.custom_kernels import install_reference
+from harness.devices.sim.operators.custom_kernels import install_reference, no_workspace
 from harness.devices.sim.operators.dispatch import Machine
 from harness.devices.sim.operators.torch_internals import DEVICE_KEY, has_kernel, overload, override, schemas
 from harness.devices.sim.references import (
@@ -97,7 +97,7 @@ def _install(
         if operator is None or name == _WEAK_REFERENCE:
             continue
         if name == _WORKSPACE:
-            override(library, name, atb_attention.no_workspace, DEVICE_KEY)
+            override(library, name, no_workspace, DEVICE_KEY)
         elif name in references:
             install_reference(library, name, operator, references[name], machine)
             installed.append(name)

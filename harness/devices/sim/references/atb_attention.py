@@ -60,11 +60,6 @@ def paged_attention_mla(
     )
 
 
-def no_workspace(query: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
-    """Memory that a captured kernel may use. The references need none."""
-    return torch.empty(32, dtype=torch.uint8, device=query.device)
-
-
 def paged_attention_splitfuse(
     query: torch.Tensor,
     key_cache: torch.Tensor,

@@ -65,6 +65,12 @@ def npu_dropout_gen_mask(size: Sequence[int], p: float, **_options: object) -> t
     return _packed(_kept(size, p))
 
 
+def mask_at(size: Sequence[int], p: float, seed: int, offset: int) -> torch.Tensor:
+    """A mask that depends only on the seed and the offset."""
+    generator = torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + offset) & ((1 << 63) - 1))
+    return _packed(_kept(size, p, generator))
+
+
 def seeded_mask(
     input: torch.Tensor,  # noqa: A002, ARG001 - it only selects the device
     size: Sequence[int],
@@ -73,6 +79,5 @@ def seeded_mask(
     offset: int,
     **_options: object,
 ) -> torch.Tensor:
-    """A mask that depends only on the seed and the offset."""
-    generator = torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + offset) & ((1 << 63) - 1))
-    return _packed(_kept(size, p, generator))
+    """`mask_at` as an operator."""
+    return mask_at(size, p, seed, offset)

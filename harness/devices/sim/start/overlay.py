@@ -97,6 +97,7 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
         synchronise=npu.synchronize if any(os.environ.get(name) for name in LATE_FAULTS) else None,
         pending=ctypes.c_int.in_dll(runtime, "npu_sim_pending"),
         enter=enter,
+        in_graph=graphs.runs_captured_call,
         checks=checks,
     )
     use_host_generator(npu)

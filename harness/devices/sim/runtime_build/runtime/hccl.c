@@ -289,14 +289,10 @@ static int join(uint32_t size, const root_info *root, communicator *comm) {
     return result;
 }
 
-SIM_API int HcclCommInitRootInfoConfig(uint32_t size, const void *info, uint32_t rank, const void *config, void **out) {
-    TRACE;
-    if (!info || !out) return HCCL_E_PTR;
-    if (!size || rank >= size) return HCCL_E_PARA;
-    root_info root;
-    memcpy(&root, info, sizeof root);
+/* A communicator without links; NULL without memory. */
+static communicator *allocate(uint32_t rank, uint32_t size) {
     communicator *comm = calloc(1, sizeof *comm);
-    if (!comm) return HCCL_E_MEMORY;
+    if (!comm) return NULL;
     *comm = (communicator){.rank = rank, .size = size};
     atomic_store(&comm->references, 1);
     comm->links = malloc(size * sizeof *comm->links);
@@ -305,9 +301,27 @@ SIM_API int HcclCommInitRootInfoConfig(uint32_t size, const void *info, uint32_t
     if (!comm->links || !comm->sent || !comm->received) {
         comm->size = 0;
         release(comm);
-        return HCCL_E_MEMORY;
+        return NULL;
     }
     memset(comm->links, -1, size * sizeof *comm->links);
+    return comm;
+}
+
+static void publish(communicator *comm) {
+    pthread_mutex_lock(&lock);
+    comm->next = communicators;
+    communicators = comm;
+    pthread_mutex_unlock(&lock);
+}
+
+SIM_API int HcclCommInitRootInfoConfig(uint32_t size, const void *info, uint32_t rank, const void *config, void **out) {
+    TRACE;
+    if (!info || !out) return HCCL_E_PTR;
+    if (!size || rank >= size) return HCCL_E_PARA;
+    root_info root;
+    memcpy(&root, info, sizeof root);
+    communicator *comm = allocate(rank, size);
+    if (!comm) return HCCL_E_MEMORY;
     const char *name = config && *(const size_t *)config > CONFIG_NAME_OFFSET ? (const char *)config + CONFIG_NAME_OFFSET : "";
     if (*name) snprintf(comm->name, sizeof comm->name, "%.*s", NAME_LENGTH - 1, name);
     else snprintf(comm->name, sizeof comm->name, "%s%%%u%%%llx", root.root.address, root.root.port, (unsigned long long)root.id);
@@ -317,12 +331,36 @@ SIM_API int HcclCommInitRootInfoConfig(uint32_t size, const void *info, uint32_t
         release(comm);
         return result;
     }
-    pthread_mutex_lock(&lock);
-    comm->next = communicators;
-    communicators = comm;
-    pthread_mutex_unlock(&lock);
+    publish(comm);
     *out = comm;
     return HCCL_OK;
+}
+
+/* One communicator for each device of this process, as torch.nn.DataParallel needs them. */
+SIM_API int HcclCommInitAll(uint32_t size, const int32_t *devices, void **out) {
+    TRACE;
+    static atomic_int made;
+    if (!devices || !out) return HCCL_E_PTR;
+    if (!size) return HCCL_E_PARA;
+    int number = atomic_fetch_add(&made, 1), result = HCCL_OK;
+    communicator **all = calloc(size, sizeof *all);
+    for (uint32_t rank = 0; all && rank < size && !result; rank++) {
+        all[rank] = allocate(rank, size);
+        if (!all[rank]) result = HCCL_E_MEMORY;
+        else snprintf(all[rank]->name, sizeof all[rank]->name, "%d%%all%d", (int)getpid(), number);
+        for (uint32_t peer = 0; peer < rank && !result; peer++) {
+            int ends[2];
+            if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) result = HCCL_E_SYSCALL;
+            else all[rank]->links[peer] = ends[0], all[peer]->links[rank] = ends[1];
+        }
+    }
+    if (!all) return HCCL_E_MEMORY;
+    for (uint32_t rank = 0; rank < size && all[rank]; rank++) {
+        if (result) release(all[rank]);
+        else publish(all[rank]), out[rank] = all[rank];
+    }
+    free(all);
+    return result;
 }
 
 /* The communicator with this name, of which kernels with a collective get only the name; NULL if there is none. */
