@@ -57,9 +57,9 @@ class Machine:
     numbers. interceptors: at most one; may change between calls. devices: all devices of this process.
     current: returns the number of the current device. synchronise: waits for the device; None if waiting
     cannot fail. pending: its `value` is the number of collectives that are not done and of captures that are
-    not over, in all streams. enter: waits for those of the current stream; returns what records the call
-    there, or None. in_graph: whether the call that runs is one of a captured graph. checks: verifies calls by
-    torch_npu's own code; None to compute everything.
+    not over, in all streams. enter: waits for those of the current stream of a device, by default of the
+    current one; returns what records the call there, or None. in_graph: whether the call that runs is one of
+    a captured graph. checks: verifies calls by torch_npu's own code; None to compute everything.
     """
 
     alias: Callable[[torch.Tensor], torch.Tensor]
@@ -68,7 +68,7 @@ class Machine:
     devices: Sequence[torch.device]
     current: Callable[[], int]
     pending: Pending
-    enter: Callable[[], Recorder | None]
+    enter: Callable[[int | None], Recorder | None]
     in_graph: Callable[[], bool]
     checks: Checks | None = None
     interceptors: list[Interceptor] = field(default_factory=list)
@@ -95,7 +95,7 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
     enter = machine.enter
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if pending.value and (record := enter()) is not None:
+        if pending.value and (record := enter(None if only else _device_of(args, kwargs))) is not None:
             return record(plan, kernel, args, kwargs)
         values = list(args)
         count = len(values)
@@ -162,7 +162,7 @@ def _checked_outside_graphs(
     """A kernel whose calls are verified unless they are captured: the second process captures nothing."""
 
     def either(*args: Any, **kwargs: Any) -> Any:
-        captured = machine.pending.value and machine.enter() is not None
+        captured = machine.pending.value and machine.enter(_device_of(args, kwargs)) is not None
         return (unchecked if captured else checked)(*args, **kwargs)
 
     return either
@@ -230,6 +230,15 @@ def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> C
         return _results(plan, machine, args, kwargs, result, target)
 
     return finish
+
+
+def _device_of(args: Args, kwargs: Kwargs) -> int | None:
+    """The number of the device on which a call runs; None without tensors on a device."""
+    for value in (*args, *kwargs.values()):
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
+                return int(tensor.get_device())
+    return None
 
 
 def _argument(argument: tuple[int, str] | None, args: Args, kwargs: Kwargs) -> Any:

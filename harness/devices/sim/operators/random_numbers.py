@@ -76,8 +76,10 @@ def _from_host(
 
 def _next_place(generator: torch.Generator) -> tuple[int, int]:
     """Seed and offset for the next call."""
-    offset = int(generator.get_offset())
-    generator.set_offset(offset + OFFSET_STEP)
+    # The generator asks its device's stream whether it is captured, which would set the current device.
+    with torch.npu.device(generator.device):
+        offset = int(generator.get_offset())
+        generator.set_offset(offset + OFFSET_STEP)
     return int(generator.initial_seed()), offset
 
 

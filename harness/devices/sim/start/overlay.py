@@ -74,8 +74,8 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
         npu.init()
         return npu.default_generators[index]
 
-    def enter() -> Recorder | None:
-        stream = npu.current_stream().npu_stream
+    def enter(index: int | None) -> Recorder | None:
+        stream = npu.current_stream(index).npu_stream
         if error := runtime.npu_sim_drain(ctypes.c_void_p(stream)):
             raise RuntimeError(f"a collective on this stream failed, error code is {error}")
         return graphs.of_stream(stream)

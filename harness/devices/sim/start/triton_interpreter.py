@@ -140,7 +140,7 @@ def intercepted(run: Callable[..., Any], machine: Machine) -> Callable[..., Any]
     """Let faults and call counts also apply to kernels, as operators with the name triton::KERNEL."""
 
     def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
-        if machine.pending.value and (record := machine.enter()) is not None:
+        if machine.pending.value and (record := machine.enter(None)) is not None:
             plan = _kernel_plan(executor.fn.__name__, args, kwargs)
             record(plan, functools.partial(launch, executor), args, kwargs)
             return

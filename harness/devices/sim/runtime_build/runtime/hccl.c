@@ -743,7 +743,9 @@ static aclError run_call(void *argument) {
     int error = atomic_load(&comm->error), earlier = error;
     if (!error) error = perform(c);
     if (error && !earlier) {
-        fprintf(stderr, "[npu-sim] HCCL: %s failed in rank %u of communicator %s (error %d)\n", kinds[c->kind], comm->rank, comm->name, error);
+        /* On a device, a rank that is gone shows as a notify register that is never written. */
+        const char *code = error == HCCL_E_REMOTE || error == HCCL_E_TIMEOUT ? "EI0002: " : "";
+        fprintf(stderr, "%s[npu-sim] HCCL: %s failed in rank %u of communicator %s (error %d)\n", code, kinds[c->kind], comm->rank, comm->name, error);
         atomic_store(&comm->error, error);
     }
     free_call(c);
