@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, cast
@@ -87,6 +88,9 @@ class TaskContext(Protocol):
     ) -> Completed:
         """Run `python -m module args` inside the cell's environment and on its device, or on the CPU."""
 
+    def cards(self) -> AbstractContextManager[None]:
+        """Lease the cards of the cell while the `with` block runs, for a check without `holds_cards`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parts(Generic[M]):
@@ -111,6 +115,8 @@ class Check(Generic[M]):
     informed_by: like `needs`, but this check also runs if they fail.
     stops: whether a failure skips the more expensive tiers of the cell.
     device: whether the check runs on the device of the cell (npu or sim). It is not run without that device.
+    holds_cards: whether the task has its cards from its start to its end. False: only inside
+        `TaskContext.cards`, because most of its time it does not use the device.
     each_host: whether it runs on all hosts of the cell's recipe at the same time, once on each of them.
     timeout_s, expected_s: time limit, and estimated duration of a check that never ran, in seconds.
     applies: returns why the check does not apply to a cell, given its facet values, or "".
@@ -135,6 +141,7 @@ class Check(Generic[M]):
     params: Mapping[str, Any] = field(default_factory=dict)
     stops: bool = True
     device: bool = False
+    holds_cards: bool = True
     each_host: bool = False
     timeout_s: float = 600.0
     expected_s: float = 1.0

@@ -105,6 +105,7 @@ CHECKS: tuple[Check, ...] = (
         ),
         needs=("resolve", "patches"),
         device=True,
+        holds_cards=False,
         measurements=ENVIRONMENT_FORMAT,
         run=_run_environment,
         judge=judge,

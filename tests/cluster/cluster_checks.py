@@ -26,7 +26,12 @@ def build(context: TaskContext) -> Measured:
     home = context.workdir.parent.parent / f"cell-{context.facets['pins']}"
     home.mkdir(parents=True, exist_ok=True)
     (home / "made").write_text(locked)
-    return Measured(measurements={"ok": True, "home": str(home)}, evidence=Evidence.STATIC)
+    show = ["sh", "-c", "echo $ASCEND_RT_VISIBLE_DEVICES"]
+    before = context.command(show).tail.strip()
+    with context.cards():
+        card = context.command(show).tail.strip()
+    ok = not before and card != ""
+    return Measured(measurements={"ok": ok, "home": str(home)}, evidence=Evidence.STATIC)
 
 
 def missing_folder(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
@@ -101,7 +106,15 @@ def check(name: str, run: Any, **more: Any) -> Check:
 
 
 LOCK = check("lock", lock)
-BUILD = check("build", build, tier=Tier.BUILD, needs=("lock",), holds=missing_folder, device=True)
+BUILD = check(
+    "build",
+    build,
+    tier=Tier.BUILD,
+    needs=("lock",),
+    holds=missing_folder,
+    device=True,
+    holds_cards=False,
+)
 USE = check("use", use, tier=Tier.NUMERICS, needs=("build",), device=True, each_host=True)
 NAP = check("nap", nap)
 

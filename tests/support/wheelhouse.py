@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import subprocess
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Context:
         self.workdir.mkdir(parents=True, exist_ok=True)
         self.lines: list[str] = []
         self.artifacts: dict[tuple[str, str], Path] = {}
+        self.has_cards = False
 
     def log(self, text: str) -> None:
         self.lines.append(text)
@@ -39,6 +41,12 @@ class Context:
 
     def in_cell(self, module: str, *args: str, **options: Any) -> Completed:
         raise NotImplementedError
+
+    @contextlib.contextmanager
+    def cards(self) -> Iterator[None]:
+        self.has_cards = True
+        yield
+        self.has_cards = False
 
     def command(
         self,

@@ -52,7 +52,8 @@ def probe_cell(
         args += ["--own", OWN_FILES]
     args += ["--device", "cpu" if on_cpu else "npu", "--modules", ",".join(modules)]
     argv, variables = cell_command(location, bundle, PROBE, args, compiles=compiles)
-    completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
+    with ctx.cards():
+        completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
     if completed.timed_out or completed.returncode != 0 or not out.is_file():
         ending = "did not end in time" if completed.timed_out else f"ended with code {completed.returncode}"
         raise BuildStepError(

@@ -103,7 +103,8 @@ def _probe(ctx: TaskContext, location: EnvironmentLocation, expected: Mapping[st
     modules = ",".join(modules_to_import(expected, kind))
     args = ["--out", str(out), "--device", "cpu" if kind == "cpu" else "npu", "--modules", modules]
     argv, variables = cell_command(location, make_bundle(PACKAGE_ROOT, ctx.cache), PROBE, args)
-    completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
+    with ctx.cards():
+        completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
     if completed.timed_out or completed.returncode != 0 or not out.is_file():
         raise InfrastructureError(
             "the environment could not be probed as it was found",

@@ -38,7 +38,7 @@ CONTEXT = (
     "harness.run.jobs.job:Job",
     "harness.run.jobs.job:JobHandle",
     "harness.run.jobs.job:JobSite",
-    "harness.run.jobs.task_cards:task_cards_leased",
+    "harness.run.jobs.task_cards:leased_cards",
     "harness.run.jobs.task_context:RunContext",
 )
 CELL = ("harness.builds.cell.cell_command:cell_launcher",)

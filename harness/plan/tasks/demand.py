@@ -43,26 +43,40 @@ class Demand:
 def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
     """The resources of a task: one CPU, and for a check on NPUs the cards, CANN version and SoC of its cell.
 
-    The CANN version is none of them if the cell is a container.
-
-    The recipe of the cell states the number of cards of a node. Checks that do not read it run on one card,
-    or on as many as their parameter `cards` says. A check with `each_host` runs on all nodes of the recipe.
+    The CANN version is none of them if the cell is a container. The cards are none of them if the check does
+    not hold them from start to end, and the SoC shows that a node has cards.
+    A check with `each_host` runs on all nodes of the recipe.
     """
     resources = {"CPU": 1.0}
     device = facets.get("device") or {}
-    if device.get("kind") != "npu" or not check.device:
+    count = card_count(check, facets)
+    if not count:
         if check.tier is not Tier.STATIC and (facets.get("platform") or {}).get("host"):
             resources[f"arch:{facets['platform']['arch']}"] = MARKER
         return Demand(resources=resources)
     recipe = facets.get("recipe") or {}
-    resources["NPU"] = float(recipe.get("cards", check.params.get("cards", device.get("count", 1))))
     family = soc_family(str(device.get("soc", "")))
+    if check.holds_cards or not family:
+        resources["NPU"] = float(count)
     if family:
         resources[f"soc:{family}"] = MARKER
     # A container has the CANN of its image.
     if device.get("cann") and device.get("engine", FOUND) == FOUND:
         resources[f"cann:{device['cann']}"] = MARKER
     return Demand(resources=resources, nodes=int(recipe.get("nodes", 1)) if check.each_host else 1)
+
+
+def card_count(check: Check, facets: Mapping[str, Any]) -> int:
+    """How many cards of a node the task uses; 0 if it does not run on NPUs.
+
+    The recipe of the cell states the number of cards of a node. Checks that do not read it run on one card,
+    or on as many as their parameter `cards` says.
+    """
+    device = facets.get("device") or {}
+    if device.get("kind") != "npu" or not check.device:
+        return 0
+    recipe = facets.get("recipe") or {}
+    return int(recipe.get("cards", check.params.get("cards", device.get("count", 1))))
 
 
 def unmet_reason(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> str:

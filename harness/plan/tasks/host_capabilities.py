@@ -10,7 +10,7 @@ from harness.ledger.plan_record import Skip
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.keys.keyring import Facet
-from harness.plan.tasks.demand import resource_demand, unmet_reason
+from harness.plan.tasks.demand import card_count, resource_demand, unmet_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,8 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
     """Why this host cannot run a check of the cell that uses its device; None if it can."""
     if not check.device or cell.device != "npu" or host.elsewhere:
         return None
-    demand = resource_demand(check, {name: facets[name].value for name in check.facets})
+    values = {name: facets[name].value for name in check.facets}
+    demand = resource_demand(check, values)
     if host.nodes:
         reason = unmet_reason(demand, host.nodes)
         return Skip(status=Status.NOT_RUN, reason=reason) if reason else None
@@ -61,7 +62,7 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
     arch = facets["platform"].value["arch"] if "platform" in facets else ""
     if arch and host.arch and arch != host.arch:
         return Skip(status=Status.NOT_RUN, reason=f"the cell is for {arch}, this host is {host.arch}")
-    cards = int(demand.resources.get("NPU", 0))
+    cards = card_count(check, values)
     if cards > host.npu.cards:
         reason = f"the check needs {cards} cards, this host has {host.npu.cards}"
         return Skip(status=Status.NOT_RUN, reason=reason)

@@ -30,8 +30,9 @@ from harness.builds.ownership.temporary_folders import (
     remove_temporary_folder,
 )
 from harness.cell_program.host_addresses import make_hosts
-from harness.check import CellCommand
+from harness.check import CellCommand, Check
 from harness.code_graph.reachable_code import is_code
+from harness.devices.cards.assigned_cards import assigned_cards
 from harness.devices.cards.device_nodes import DEV, davinci_numbers
 from harness.digest import digest_tree
 from harness.errors import InfrastructureError
@@ -402,13 +403,14 @@ def run_on_node(parcel: Parcel, remote: RemoteSite, index: int = 0) -> Delivery:
     cache = Path(remote.cache) if remote.cache else load_settings({}, os.environ, root).cache
     state = node_folder(remote.state, node)
     dev, variables = remote.host(state)
+    reserved = context.get_accelerator_ids().get("NPU", [])
     site = JobSite(
         root=root,
         state=state,
         cache=cache,
         environ={**environ, **variables},
         cell=remote.cell(cache),
-        cards=_cards(context.get_accelerator_ids().get("NPU", []), dev),
+        cards=_cards(parcel.job.task.check, reserved, dev, environ),
         dev=dev,
     )
     return run_parcel(parcel, site, node, _own_digest())
@@ -426,13 +428,16 @@ def node_folder(parent: str, node: str) -> Path:
     return claim_temporary_folder(Path(parent or tempfile.gettempdir()) / f"{PREFIX}node-{node[:16]}", owner)
 
 
-def _cards(indices: Sequence[str], dev: Path) -> tuple[int, ...]:
+def _cards(check: Check, indices: Sequence[str], dev: Path, environ: Mapping[str, str]) -> tuple[int, ...]:
     """davinci numbers of a job's cards. Like the CANN runtime, Ray numbers the cards that it can see.
 
     Ray assigns cards to jobs. They are leased in addition, because other programs on the host may not use
-    Ray.
+    Ray, and because jobs of checks that do not hold cards lease any card of the host.
     """
     nodes = davinci_numbers(dev)
+    if not indices and not check.holds_cards:
+        assigned = assigned_cards(environ, nodes)
+        return assigned.cards if assigned else nodes
     return tuple(nodes[int(index)] if int(index) < len(nodes) else int(index) for index in indices)
 
 

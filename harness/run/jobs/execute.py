@@ -22,7 +22,6 @@ from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Origin, Ou
 from harness.plan.tasks.evidence_bound import strongest_evidence
 from harness.plan.tasks.task import Task
 from harness.run.jobs.job import Job, JobHandle, JobSite
-from harness.run.jobs.task_cards import task_cards_leased
 from harness.run.jobs.task_context import RunContext, TaskTimeoutError
 from harness.run.jobs.task_environment import environment_unchanged
 from harness.serialisation import JsonValue
@@ -107,7 +106,8 @@ def _run(context: RunContext) -> Outcome:
     job, task = context.job, context.job.task
     context.log(f"{task.check.name}: {task.check.question}\nkey {task.key}, attempt {context.job.attempt}")
     try:
-        with environment_unchanged(context), task_cards_leased(context):
+        cards = context.cards() if task.check.holds_cards else contextlib.nullcontext()
+        with environment_unchanged(context), cards:
             measured = task.check.run(context)
         noted = {**measured.environment, **context.permissive_calls().stored()}
         measured = replace(measured, environment=noted)

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from harness.devices.cards.card_leases import CardLeases
 from harness.devices.host.host_inspection import HostView, lost_cards
 from harness.errors import InfrastructureError, InterruptedRunError
-from harness.plan.tasks.demand import resource_demand
-from harness.run.jobs.job import JobSite
-from harness.run.jobs.task_context import RunContext
+from harness.plan.tasks.demand import card_count
+from harness.plan.tasks.task import Task
+from harness.run.jobs.job import JobHandle, JobSite
 
 
 @contextlib.contextmanager
-def task_cards_leased(context: RunContext) -> Iterator[None]:
-    """Lease as many cards as the task needs. A task that does not run on real cards leases none.
+def leased_cards(
+    task: Task, site: JobSite, handle: JobHandle, log: Callable[[str], None]
+) -> Iterator[tuple[int, ...]]:
+    """Lease as many cards as the task needs: none if it does not run on real cards.
 
-    The time limit of the task starts when it has its cards. InfrastructureError if a card is lost before or
-    during the task, whatever the result of the task; see `CardLeases.lease` for other errors.
+    InfrastructureError if a card is lost before or during the `with` block, whatever the result of the block;
+    see `CardLeases.lease` for other errors.
     """
-    task, site, handle = context.job.task, context.site, context.handle
-    count = int(resource_demand(task.check, task.facets).resources.get("NPU", 0))
+    count = card_count(task.check, task.facets)
     if not count or not site.cards:
-        yield
+        yield ()
         return
     handle.waits = True
     try:
@@ -33,13 +34,13 @@ def task_cards_leased(context: RunContext) -> Iterator[None]:
             count,
             f"{task.check.name} {task.key[:12]}",
             stopped=handle.cancelled.is_set,
-            waiting=lambda holders: context.log(f"waiting for {count} of {len(site.cards)} cards: {holders}"),
+            waiting=lambda holders: log(f"waiting for {count} of {len(site.cards)} cards: {holders}"),
         ) as cards:
             handle.waits = False
-            _require_cards(cards, site, "before the task began")
-            context.begin_with_cards(cards)
+            _require_cards(cards, site, "before the task used it")
+            log(f"on card {', '.join(map(str, cards))}")
             with _checked_for_loss(cards, site):
-                yield
+                yield cards
     finally:
         handle.waits = False
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from harness.devices.sim.start.sim_environment import REPORT_VARIABLE, SOC_VARIA
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
 from harness.run.jobs.job import Job, JobHandle, JobSite
+from harness.run.jobs.task_cards import leased_cards
 from harness.run.programs.process import (
     CONTAINED_GRACE_SECONDS,
     GRACE_SECONDS,
@@ -69,15 +70,29 @@ class RunContext:
         self._scrub = Scrubber(self.masker)
         self.task_log = TaskLog(self.workdir.with_suffix(".log"), self._scrub, site.log_cap)
 
-    def begin_with_cards(self, cards: Sequence[int]) -> None:
-        """Restart the time limit, and let the programs of the task see these cards only."""
-        self._deadline = time.monotonic() + self.job.task.check.timeout_s
-        self.log(f"on card {', '.join(map(str, cards))}")
-        # In the cell, cards are numbered from 0, so leases among its processes need a folder of their own.
-        self._cards = {
-            "ASCEND_RT_VISIBLE_DEVICES": visible_devices(cards, self.site.dev),
-            FOLDER_VARIABLE: str(self.workdir / "leases"),
-        }
+    @contextlib.contextmanager
+    def cards(self) -> Iterator[None]:
+        """Lease the cards of the task, and let its programs see only these, while the `with` block runs.
+
+        Without effect if the task has its cards or does not run on real ones. Its time limit does not include
+        the time for which it waits for them.
+        """
+        if self._cards:
+            yield
+            return
+        began = time.monotonic()
+        with leased_cards(self.job.task, self.site, self.handle, self.log) as cards:
+            self._deadline += time.monotonic() - began
+            if cards:
+                self._cards = {
+                    "ASCEND_RT_VISIBLE_DEVICES": visible_devices(cards, self.site.dev),
+                    # In the cell, cards are numbered from 0, so its processes need other leases.
+                    FOLDER_VARIABLE: str(self.workdir / "leases"),
+                }
+            try:
+                yield
+            finally:
+                self._cards = {}
 
     @property
     def facets(self) -> Mapping[str, Any]:

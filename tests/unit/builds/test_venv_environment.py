@@ -141,6 +141,20 @@ def test_a_locked_cell_is_built_and_looked_into(cell: Cell) -> None:
     assert venv_environment.holds(found) == ""
 
 
+def test_only_the_probe_of_the_device_leases_cards(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, with_cards, without = cell.ctx.command, [], []
+
+    def watched(argv: list[str], **more: Any) -> Completed:
+        (with_cards if cell.ctx.has_cards else without).append(argv)
+        return command(argv, **more)
+
+    monkeypatch.setattr(cell.ctx, "command", watched)
+    cell.build()
+    assert len(with_cards) == 1
+    assert "harness.fixtures.environment_probe" in with_cards[0]
+    assert without
+
+
 def test_a_second_build_takes_the_first(cell: Cell) -> None:
     first, _ = cell.build()
     second, judgement = cell.build()

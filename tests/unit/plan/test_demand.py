@@ -8,6 +8,7 @@ from harness.plan.tasks.demand import (
     Demand,
     applicable_demand,
     capacity,
+    card_count,
     resource_demand,
     unmet_reason,
 )
@@ -23,6 +24,15 @@ def test_a_device_task_asks_for_its_card_its_family_and_its_cann():
     assert resource_demand(LOSS, {"device": NPU}) == Demand(
         resources={"CPU": 1.0, "NPU": 1.0, "soc:a2": MARKER, "cann:8.5.0": MARKER}
     )
+
+
+def test_a_build_reserves_no_card_of_a_cluster_but_goes_to_a_host_with_cards():
+    build = check("build", Tier.BUILD, device=True, holds_cards=False)
+    demand = resource_demand(build, {"device": NPU})
+    assert demand == Demand(resources={"CPU": 1.0, "soc:a2": MARKER, "cann:8.5.0": MARKER})
+    assert card_count(build, {"device": NPU}) == 1
+    # Only its card shows that a node has cards if the cell names no chip.
+    assert resource_demand(build, {"device": {**NPU, "soc": ""}}).resources["NPU"] == 1
 
 
 def test_a_container_brings_its_cann():

@@ -43,9 +43,12 @@ def job(
     kind: str = "npu",
     timeout: float = 600,
     program: Callable[[TaskContext], Measured] = show,
+    holds_cards: bool = True,
 ) -> Job:
     device = {**NPU["device"], "kind": kind}
-    check = make_check(name, Tier.NUMERICS, run=program, device=True, timeout_s=timeout)
+    check = make_check(
+        name, Tier.NUMERICS, run=program, device=True, timeout_s=timeout, holds_cards=holds_cards
+    )
     return Job(task=make_task(check, facets={"device": device, "recipe": {"nodes": 1, "cards": count}}))
 
 
@@ -111,6 +114,52 @@ def test_waiting_is_none_of_the_tasks_own_time(site: JobSite, tmp_path: Path, mo
     assert finished[0].measurements["cards"] in {"0", "1"}
 
 
+def test_a_build_leaves_its_card_to_others_until_it_uses_it(site: JobSite):
+    leases, seen = CardLeases.of_host(site.environ), []
+
+    def build_and_probe(context: TaskContext) -> Measured:
+        with leases.lease([0, 1], 2, "somebody else while this builds"):
+            seen.append(show(context).measurements["cards"])
+        with context.cards(), context.cards():
+            seen.append(show(context).measurements["cards"])
+            seen.append(len(leases.list_leases()))
+        return show(context)
+
+    (outcome,) = run(site, job("a", program=build_and_probe, holds_cards=False)).values()
+    assert seen == ["", "0", 1]
+    assert outcome.measurements["cards"] == ""
+    assert leases.list_leases() == ()
+
+
+def test_a_build_that_waits_for_its_card_does_not_use_up_its_time(site: JobSite, tmp_path, monkeypatch):
+    clock, executor = LeapingClock(tmp_path / "a-day-later"), LocalExecutor(site, jobs=1)
+    clock.install(monkeypatch)
+
+    def probe(context: TaskContext) -> Measured:
+        with context.cards():
+            show(context)
+        return show(context)
+
+    with CardLeases.of_host(site.environ).lease([0, 1], 2, "somebody else"):
+        executor.submit(job("a", program=probe, holds_cards=False))
+        while not any(one.card is None for one in CardLeases.of_host(site.environ).list_leases()):
+            time.sleep(0.02)
+        clock.mark.touch()
+        assert executor.collect(0.0) == []
+    while not (finished := executor.collect(0.1)):
+        pass
+    assert finished[0].state is State.COMPLETED
+
+
+def test_a_card_that_vanished_during_a_probe_is_no_failure_of_the_cell(site: JobSite):
+    def probe(context) -> Measured:
+        with context.cards():
+            return lose_it(context)
+
+    (outcome,) = run(site, job("a", program=probe, holds_cards=False)).values()
+    assert "card 0 was lost while the task ran" in outcome.failure.message
+
+
 def test_a_run_that_is_stopped_does_not_wait_on(site: JobSite):
     book = CardLeases.of_host(site.environ)
     with book.lease([0, 1], 2, "somebody else"):
@@ -130,7 +179,7 @@ def test_a_card_that_vanished_before_the_task_is_an_infrastructure_error(site: J
     (outcome,) = run(site, job("a", count=2)).values()
     assert outcome.state is State.ERROR
     assert outcome.failure.kind == "InfrastructureError"
-    assert "card 0 was lost before the task began" in outcome.failure.message
+    assert "card 0 was lost before the task used it" in outcome.failure.message
     assert "dmesg" in outcome.failure.fix
 
 
