@@ -11,9 +11,16 @@ from typing import Any
 from harness.devices.host.host_inspection import HostReport
 from harness.devices.host.soc import FAMILIES, build_family, is_driver_version
 from harness.errors import InputError, Location, NothingSelectedError
+from harness.matrix.model.definitions import Stack
 from harness.matrix.version_matrix import Matrix
 from harness.plan.feasibility.newest_versions import CheckProof
-from harness.plan.feasibility.stack_advice import Advice, AdviceRequest, RejectedStack, advise_stacks
+from harness.plan.feasibility.stack_advice import (
+    Advice,
+    AdviceRequest,
+    RejectedStack,
+    advise_stacks,
+    stacks_of_authors,
+)
 from harness.plan.keys.facets import NPU_HOST_ARCHITECTURE
 from harness.settings import Settings
 from harness.workspace.adoption.advised_stack import add_stack
@@ -23,6 +30,7 @@ from harness.workspace.planning.open_plan import inspect_this_host
 
 MOST_REJECTED = 2
 MOST_NAMES = 6
+MOST_AUTHORS = 3
 _AXES = ("verl", "vllm_ascend", "torch_npu", "cann", "soc", "device", "python")
 _DEFAULT_NEEDS = ("grpo", "vllm")
 _ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}
@@ -40,6 +48,7 @@ def describe_stacks(
     advice = replace(advice, rejected=(*unfit, *advice.rejected))
     again = _options(request, driver, options)
     commands = [_commands(one, again, elsewhere=not settings.has_own_matrix) for one in known]
+    authors = stacks_of_authors(matrix, request)
     report: dict[str, object] = {
         "host": {
             "soc": request.soc,
@@ -51,16 +60,20 @@ def describe_stacks(
         },
         "needs": list(request.needs),
         "stacks": [_json(one, shown) for one, shown in zip(known, commands, strict=True)],
+        "stacks_of_authors": [
+            {"name": one.name, "title": one.title, "source": one.source, "axes": dict(one.axes)}
+            for one in authors
+        ],
         "rejected": [
             {"axes": {axis: str(version) for axis, version in one.axes.items()}, "reasons": list(one.reasons)}
             for one in advice.rejected
         ],
         "newest_on_index": {axis: str(found[0]) for axis, found in newest.items() if found},
     }
-    lines = list(_lines(request, driver, advice, known, commands))
+    lines = list(_lines(request, driver, advice, known, commands, authors))
     if options["add"]:
         lines = [_add(settings, matrix, options["add"], known)]
-    return report, lines, bool(known)
+    return report, lines, bool(known or authors)
 
 
 def _request(matrix: Matrix, options: Mapping[str, Any]) -> tuple[AdviceRequest, str]:
@@ -154,6 +167,7 @@ def _lines(
     advice: Advice,
     known: tuple[KnownStack, ...],
     commands: Sequence[Sequence[str]],
+    authors: Sequence[Stack],
 ) -> Iterator[str]:
     yield (
         f"for {request.soc}, CANN {request.cann}, driver {driver or 'not known'}, "
@@ -180,6 +194,13 @@ def _lines(
                 yield f"     do: {risk.mend}"
         yield "   to go on:"
         yield from (f"     {command}" for command in commands[number - 1])
+    if authors:
+        yield ""
+        yield "stacks of matrix.yaml that their authors published for this SoC and CANN:"
+        yield from (f"  {one.name}: {one.title} ({one.source})" for one in authors[:MOST_AUTHORS])
+        if len(authors) > MOST_AUTHORS:
+            yield f"  and {_first([one.name for one in authors[MOST_AUTHORS:]])}"
+        yield f"  what is known of one: npu-matrix explain {authors[0].name}"
     for rejected in advice.rejected[:MOST_REJECTED]:
         yield ""
         yield from _rejection(rejected)

@@ -24,6 +24,7 @@ from harness.matrix.model.constraints import (
     allows,
     published_specifiers,
 )
+from harness.matrix.model.definitions import Stack
 from harness.matrix.model.versions import Scheme, Specifier, Version, parse_version
 from harness.matrix.version_matrix import Matrix
 
@@ -99,6 +100,12 @@ class Statement:
         """Whether the statement allows this version, or says nothing decidable about it."""
         return any(allows(one, version) in (True, None) for one in self.specifiers)
 
+    @property
+    def listed(self) -> tuple[Version, ...]:
+        """The versions that the statement names."""
+        clauses = [clause for one in self.specifiers for clause in one.clauses]
+        return tuple(clause.version for clause in clauses if clause.version is not None)
+
     def __str__(self) -> str:
         return f"{self.axis} {self.text} ({self.table}, {self.row}; {self.source})"
 
@@ -119,7 +126,9 @@ class AdvisedStack:
     agree with. overruled: documents that the metadata of a package contradicts, so that no installation can
     agree with both. unlisted: the rules that say that nobody published this combination. undocumented:
     leading axes whose version no document describes. not_pinned: (axis, what a document lists for it or
-    "", the document) for packages that the stack needs and no stack of the matrix pins.
+    "", the document) for packages that the stack needs and no stack of the matrix pins. cann_distance: how
+    far the CANN for which its engine is published is from that of the host. older_pythons: other versions of
+    Python that documents and rules permit as well, newest first.
     """
 
     axes: Mapping[str, Version]
@@ -129,6 +138,8 @@ class AdvisedStack:
     unlisted: tuple[Violation, ...]
     undocumented: tuple[str, ...]
     not_pinned: tuple[tuple[str, str, str], ...] = ()
+    cann_distance: tuple[bool, int] = (False, 0)
+    older_pythons: tuple[Version, ...] = ()
 
     @property
     def level(self) -> Publication:
@@ -162,6 +173,28 @@ class Advice:
 
     stacks: tuple[AdvisedStack, ...]
     rejected: tuple[RejectedStack, ...]
+
+
+def stacks_of_authors(matrix: Matrix, request: AdviceRequest) -> tuple[Stack, ...]:
+    """The stacks of matrix.yaml for this host with what is asked for, except migrations; newest verl first.
+
+    Their authors often pin commits, which no table lists, so they are no candidates.
+    """
+    conditions = [*request.conditions, *_conditions(matrix, request)]
+    host = {"soc": request.soc, "cann": request.cann, "device": request.device}
+    # A document may list MindSpeed as a branch, and a stack leaves it out then.
+    needed = request.axes - {"mindspeed"}
+    found: list[tuple[Stack, Versions]] = []
+    for stack in (one for one in matrix.stacks.values() if one.name not in matrix.migrations):
+        axes = {axis: matrix.axes[axis].parse(value) for axis, value in stack.axes.items()}
+        alike = all(
+            axis in axes and axes[axis].is_same(matrix.axes[axis].parse(text)) for axis, text in host.items()
+        )
+        minor = ".".join(stack.axes.get("python", "").split(".")[:2])
+        alike = alike and request.python in ("", minor) and stack.axes.get("arch", "") == request.arch
+        if alike and needed <= axes.keys() and not any(one.holds(axes) is False for one in conditions):
+            found.append((stack, axes))
+    return tuple(stack for stack, _ in sorted(found, key=lambda pair: _order(pair[1]), reverse=True))
 
 
 def advise_stacks(
@@ -293,19 +326,22 @@ def _complete(
     for axis, text in host.items():
         if text:
             fixed[axis] = matrix.axes[axis].parse(text)
-    if not _fits_cann(tables, chosen, fixed["cann"]):
+    distance = _cann_distance(tables, chosen, fixed["cann"])
+    if distance is None:
         return None
     statements = [one for axis, version in chosen.items() for one in tables.of(axis, version)]
     problems: list[str] = []
+    pythons: tuple[Version, ...] = ()
     for axis in ("vllm", "torch_npu", "torch", "triton_ascend", "transformers", "python"):
         if axis in fixed or axis not in matrix.axes:
             continue
         about = [one for one in statements if one.axis == axis]
-        version = _choose(matrix, request, tables, axis, about, fixed)
-        if version is not None:
-            fixed[axis] = version
+        versions = _best(matrix, request, tables, axis, about, fixed)
+        if versions:
+            fixed[axis] = versions[0]
+            pythons = versions[1:] if axis == "python" else ()
             if axis == "torch_npu" and "vllm_ascend" in chosen:
-                statements += [one for one in tables.of(axis, version) if one.axis != "cann"]
+                statements += [one for one in tables.of(axis, versions[0]) if one.axis != "cann"]
         elif about or axis == "python":
             problems.append(f"no {axis} agrees with " + " and ".join(map(str, about)))
     not_pinned = _add_branches(matrix, request, tables, fixed)
@@ -330,6 +366,8 @@ def _complete(
         undocumented=tuple(axis for axis in chosen if not tables.documented(axis, chosen[axis])),
         unlisted=tuple(one for one in found if one.kind is ViolationKind.UNLISTED),
         not_pinned=not_pinned,
+        cann_distance=distance,
+        older_pythons=pythons,
     )
 
 
@@ -361,52 +399,54 @@ def _add_branches(
 
 def _is_overruled(statement: Statement, others: Sequence[Statement]) -> bool:
     """Whether package metadata permits none of the versions that a document lists for the same axis."""
-    listed = [clause.version for one in statement.specifiers for clause in one.clauses if clause.version]
     binding = [one for one in others if one.binding and one.axis == statement.axis]
-    return any(not any(one.permits(version) for version in listed) for one in binding)
+    return any(not any(one.permits(version) for version in statement.listed) for one in binding)
 
 
-def _fits_cann(tables: _Tables, chosen: Mapping[str, Version], cann: Version) -> bool:
-    """Whether the engine is published for this CANN, or for another release of its minor version.
+def _cann_distance(tables: _Tables, chosen: Mapping[str, Version], cann: Version) -> tuple[bool, int] | None:
+    """How far the CANN for which the engine is published is from this one; None if it is not for this host.
 
-    verl's documents count too, if they list this engine for this CANN. A release without a row for CANN fits
-    if the torch_npu that it requires does.
+    (False, 0) if it is published for this CANN, else whether it is for a newer CANN, and how many releases
+    away that is. Kernels compiled for an older release of the same minor version are more likely to run than
+    those for a newer one. Other minor versions are not for this host.
+
+    verl's documents count too, if they list this engine for this CANN. A release without a row for CANN is
+    for that of the torch_npu that it requires.
     """
     engine = "vllm_ascend" if "vllm_ascend" in chosen else "torch_npu"
     guide = tables.of("verl", chosen["verl"]) if "verl" in chosen else []
     named = {"cann": cann, engine: chosen[engine]}
     if named.keys() <= {one.axis for one in guide if one.axis in named and one.permits(named[one.axis])}:
-        return True
+        return False, 0
     about = [one for one in tables.of(engine, chosen[engine]) if one.axis == "cann"]
     if not about:
         required = [
-            clause.version
+            version
             for one in tables.of(engine, chosen[engine])
             if one.axis == "torch_npu"
-            for specifier in one.specifiers
-            for clause in specifier.clauses
-            if clause.version is not None
+            for version in one.listed
         ]
         about = [one for version in required for one in tables.of("torch_npu", version) if one.axis == "cann"]
-    return any(one.permits(cann) or _same_minor(one, cann) for one in about)
-
-
-def _same_minor(statement: Statement, cann: Version) -> bool:
-    """Whether a listed CANN has the same minor version, such as 8.2.RC1 and 8.2.RC2."""
+    if any(one.permits(cann) for one in about):
+        return False, 0
     minor = cann.release.split(".")[:2]
-    listed = [clause.version for one in statement.specifiers for clause in one.clauses if clause.version]
-    return any(version.release.split(".")[:2] == minor for version in listed)
+    near = [one for each in about for one in each.listed if one.release.split(".")[:2] == minor]
+    known = [one for one in tables.listed("cann") if not one.is_same(cann)]
+    between = [
+        (cann < one, sum(min(one, cann) < other < max(one, cann) for other in known) + 1) for one in near
+    ]
+    return min(between, default=None)
 
 
-def _choose(
+def _best(
     matrix: Matrix,
     request: AdviceRequest,
     tables: _Tables,
     axis: str,
     about: Sequence[Statement],
     fixed: Versions,
-) -> Version | None:
-    """The version of an axis that most statements permit, the newest of several; None if none is possible."""
+) -> tuple[Version, ...]:
+    """The versions of an axis that most statements permit, newest first."""
     parse = matrix.axes[axis].parse
     options: Iterable[Version]
     if axis == "python":
@@ -417,7 +457,7 @@ def _choose(
     elif axis == "vllm" and not about and "vllm_ascend" in fixed:
         options = [fixed["vllm_ascend"].release_version]
     elif not about:
-        return None
+        return ()
     else:
         options = tables.listed(axis)
     binding = [one for one in about if one.binding]
@@ -426,7 +466,9 @@ def _choose(
     possible = [one for one in possible if all(condition.holds({axis: one}) for condition in conditions)]
     # If every rule excludes all of them, the newest shows why there is no stack.
     possible = [one for one in possible if not _excluded(matrix, {**fixed, axis: one})] or possible
-    return max(possible, key=lambda one: (sum(s.permits(one) for s in about), one.order), default=None)
+    agreeing = {one: sum(statement.permits(one) for statement in about) for one in possible}
+    best = [one for one in possible if agreeing[one] == max(agreeing.values())]
+    return tuple(sorted(best, reverse=True))
 
 
 def _excluded(matrix: Matrix, versions: Versions) -> bool:
@@ -449,19 +491,25 @@ def _newest(stacks: Sequence[AdvisedStack]) -> Iterator[AdvisedStack]:
 
 
 def _dominates(left: AdvisedStack, right: AdvisedStack) -> bool:
-    """Whether `left` is at least as new in all leading axes, newer in one, and departs no more."""
+    """Whether `left` is at least as new in all leading axes, newer in one, and departs no more.
+
+    Nor is it for a CANN that is farther from that of the host.
+    """
     leading = [
         axis for axis in ("verl", "vllm_ascend", "torch_npu") if axis in left.axes and axis in right.axes
     ]
     if any(left.axes[axis] < right.axes[axis] for axis in leading):
         return False
     newer = any(right.axes[axis] < left.axes[axis] for axis in leading)
-    return newer and left.departures <= right.departures
+    as_near = left.cann_distance <= right.cann_distance
+    return newer and as_near and left.departures <= right.departures
 
 
 def _rank(stack: AdvisedStack) -> tuple[object, ...]:
-    """Stacks that depart least from what documents list come first, and of these the newer ones."""
-    return (-stack.departures, _order(stack.axes))
+    """Stacks that depart least from what documents list come first, then those for the nearest CANN, and of
+    these the newer ones."""
+    is_newer, releases = stack.cann_distance
+    return (-stack.departures, not is_newer, -releases, _order(stack.axes))
 
 
 def _order(axes: Versions) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.devices.host.soc import driver_misfit
 from harness.errors import HarnessError
@@ -107,14 +107,15 @@ def known_stacks(
     found: list[KnownStack] = []
     rejected: list[RejectedStack] = []
     for stack in stacks[:MOST_ASKED]:
-        on_index, reasons = index.packages_of(matrix, stack)
+        installable, on_index, reasons = index.installable(matrix, stack)
         if reasons:
             rejected.append(RejectedStack(axes=stack.axes, reasons=reasons))
         elif len(found) < most:
-            wheels = tuple(host_wheels(matrix, stack.values, driver, lookup))
-            proof = _proof(context.matrix, stack, proofs)
-            risks = (*_wheel_risks(wheels), *_risks(matrix, stack, patch_sources(settings, matrix), driver))
-            found.append(_known(context.matrix, stack, proof, wheels, on_index, risks))
+            wheels = tuple(host_wheels(matrix, installable.values, driver, lookup))
+            proof = _proof(context.matrix, installable, proofs)
+            sources = patch_sources(settings, matrix)
+            risks = (*_wheel_risks(wheels), *_risks(matrix, installable, sources, driver))
+            found.append(_known(context.matrix, installable, proof, wheels, on_index, risks))
         if len(found) == most:
             break
     return tuple(found), tuple(rejected)
@@ -272,6 +273,22 @@ class AskedIndex:
 
     index: PackageIndex | None
     _asked: dict[tuple[str, TargetPlatform | None], bool | None] = field(default_factory=dict)
+
+    def installable(
+        self, matrix: Matrix, stack: AdvisedStack
+    ) -> tuple[AdvisedStack, dict[str, bool | None], tuple[str, ...]]:
+        """The stack with the newest Python for which the index has its packages, and `packages_of` that.
+
+        If there is none, the stack as it is, with the reasons.
+        """
+        first = self.packages_of(matrix, stack)
+        if first[1]:
+            for python in stack.older_pythons:
+                older = replace(stack, axes={**stack.axes, "python": python})
+                on_index, reasons = self.packages_of(matrix, older)
+                if not reasons:
+                    return older, on_index, ()
+        return stack, *first
 
     def packages_of(
         self, matrix: Matrix, stack: AdvisedStack

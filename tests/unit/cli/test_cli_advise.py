@@ -53,6 +53,31 @@ def test_each_stack_has_evidence_risks_with_a_mend_and_three_commands(advise: An
     assert report["rejected"][0]["reasons"]
 
 
+def test_stacks_that_authors_published_for_the_host_are_named(advise: Any) -> None:
+    host = (
+        "--soc",
+        "a2",
+        "--cann",
+        "8.2.RC2",
+        "--driver",
+        "24.1.0.3",
+        "--need",
+        "gspo,megatron",
+        "--no-index",
+    )
+    _code, text = advise(*host)
+    assert "stacks of matrix.yaml that their authors published for this SoC and CANN:" in text
+    assert "  gspo-qwen25-3b: GSPO of Qwen2.5-3B" in text
+    assert "npu-matrix explain gspo-qwen25-3b" in text
+    _code, text = advise(*host, "--json")
+    assert [one["name"] for one in json.loads(text)["stacks_of_authors"]] == [
+        "gspo-qwen25-3b",
+        "gspo-qwen3-30b-a3b",
+    ]
+    _code, text = advise(*host[:2], "--cann", "8.3.RC1", "--driver", "25.3", "--no-index")
+    assert "\n  and verl-npu-plugin, " in text
+
+
 def test_an_old_driver_is_a_risk_with_a_mend(advise: Any) -> None:
     _code, text = advise("--soc", "a2", "--cann", "8.5.0", "--driver", "24.1.0", "--no-index")
     assert "published with driver 25.5 or newer" in text

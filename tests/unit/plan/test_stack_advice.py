@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from harness.plan.feasibility.stack_advice import (
     AdvisedStack,
     Publication,
     advise_stacks,
+    stacks_of_authors,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -109,9 +111,47 @@ def test_no_advised_stack_violates_a_rule_and_none_is_older_than_a_better_one(ca
             other.departures <= one.departures
             and one.axes["verl"] < other.axes["verl"]
             and one.axes["vllm_ascend"] < other.axes["vllm_ascend"]
+            and other.cann_distance <= one.cann_distance
             for other in stacks
         )
     assert [one.departures for one in stacks] == sorted(one.departures for one in stacks)
+
+
+@pytest.mark.parametrize(
+    ("cann", "engine"),
+    # The nearest CANN that a row lists: 9.0.0, 9.0.1, 8.5.1 and 8.2.RC1.
+    [("9.0.0-beta.2", "0.22.1rc1"), ("9.0.2", "0.23.0rc1"), ("8.5.2", "0.18.0"), ("8.2.RC2", "0.9.1")],
+)
+def test_kernels_for_the_nearest_cann_come_first(cann: str, engine: str) -> None:
+    first = advised("a2", cann, needs=("gspo", "vllm"))[0]
+    assert str(first.axes["vllm_ascend"]) == engine
+
+
+def test_kernels_for_an_older_cann_are_nearer_than_those_for_a_newer_one() -> None:
+    def distance(cann: str, release: str) -> tuple[bool, int]:
+        (stack, *_rest) = advised("a2", cann, only("vllm_ascend", release), needs=("vllm",))
+        return stack.cann_distance
+
+    assert distance("8.5.1", "0.18.0") == (False, 0)
+    assert distance("8.5.2", "0.18.0") == (False, 1)
+    assert distance("8.5.2", "0.13.0") == (False, 2)
+    assert distance("8.5.0", "0.18.0") == (True, 1)
+    assert advised("a2", "8.3.RC1", only("vllm_ascend", "0.18.0"), needs=("vllm",)) == ()
+
+
+def test_stacks_of_authors_for_the_host_are_listed() -> None:
+    def names(**more: Any) -> list[str]:
+        request = AdviceRequest(**{"soc": "a2", "cann": "8.2.RC2", "needs": ("gspo", "megatron"), **more})
+        return [one.name for one in stacks_of_authors(shipped(), request)]
+
+    assert names() == ["gspo-qwen25-3b", "gspo-qwen3-30b-a3b"]
+    assert names(python="3.10") == names()
+    for other in ({"python": "3.11"}, {"soc": "a3"}, {"arch": "x86_64"}, {"device": "sim"}):
+        assert names(**other) == []
+    assert names(conditions=(only("verl", ">=0.8"),)) == []
+    # A migration is not published by anybody.
+    assert names(cann="9.1.0", needs=("grpo",)) == ["verl-main"]
+    assert names(cann="9.0.0") == ["verl-0-9-0", "verl-0-8-0"]
 
 
 def test_a_cann_that_nobody_publishes_for_has_no_stack() -> None:

@@ -12,6 +12,8 @@ from harness.outcome import Evidence, Status
 from harness.plan.feasibility.newest_versions import CellProof, CheckProof
 from harness.plan.feasibility.stack_advice import AdviceRequest, AdvisedStack, advise_stacks
 from harness.settings import load_settings
+from harness.sources.packages.index_lookup import ReleaseNotFoundError
+from harness.sources.packages.release_archive import TargetPlatform
 from harness.workspace.execution import host_advice
 
 ROOT = Path(__file__).parents[3]
@@ -47,6 +49,27 @@ def test_only_outcomes_of_the_same_kind_of_device_count(
     assert [one.check for one in known.passed] == (["loss"] if counts else [])
     assert known.never_tried == (("import",) if counts else ("loss", "import"))
     assert not any(known.on_index.values())
+
+
+class OldWheels:
+    """A package index without files for Python 3.12."""
+
+    def files(self, _packages: list[str], target: TargetPlatform | None = None) -> list[str]:
+        if target and target.python == "3.12":
+            raise ReleaseNotFoundError("none")
+        return ["a wheel"]
+
+
+def test_the_newest_python_that_the_index_has_wheels_for_is_advised() -> None:
+    index = host_advice.AskedIndex(index=OldWheels())  # type: ignore[arg-type]
+    (chosen, *_rest) = advise_stacks(MATRIX, AdviceRequest(soc="a2", cann="8.0.0", needs=("grpo",))).stacks
+    assert chosen.values["python"] == "3.12"
+    installable, on_index, reasons = index.installable(MATRIX, chosen)
+    assert (installable.values["python"], reasons) == ("3.11", ())
+    assert on_index["torch-npu"]
+    asked = AdviceRequest(soc="a2", cann="8.0.0", needs=("grpo",), python="3.12")
+    _same, _on_index, reasons = index.installable(MATRIX, advise_stacks(MATRIX, asked).stacks[0])
+    assert "published, but not for Python 3.12 on aarch64" in reasons[0]
 
 
 def test_a_cell_of_the_other_device_or_another_cann_is_not_the_stack() -> None:
