@@ -376,7 +376,7 @@ class SelectEntry(MatrixEntry):
                 ]
             }
         ),
-    ] = Field([], description="Names of stacks, or `all`")
+    ] = Field([], description="Names of stacks and migrations, or `all`. A stack brings its migrations along")
     product: dict[AxisName, Annotated[list[Text], Field(min_length=1)]] = Field(
         {},
         description="Mapping of axis to versions: every combination "

@@ -40,7 +40,8 @@ def _selection(resolver: NameResolver, path: NodePath, entry: Entry, stacks: lis
         resolver.problem(path, "'with' and 'recipe' can only be used with 'product'; stacks define their own")
     selected = entry.get("stacks", [])
     for index, stack in enumerate(selected if isinstance(selected, list) else []):
-        resolver.known((*path, "stacks", index), "stack", stack, resolver.names("stacks"))
+        names = [*resolver.names("stacks"), *resolver.names("migrations")]
+        resolver.known((*path, "stacks", index), "stack", stack, names)
     if isinstance(selected, str) and selected != "all":
         resolver.problem(
             (*path, "stacks"), f"'stacks' must be a list or all, not {selected!r}", fix=f"write [{selected}]"

@@ -130,7 +130,7 @@ def _stacks_and_recipes(matrix: Matrix) -> Iterator[Problem]:
     selected = {name for selection in selections for name in selection.stacks}
     for stack in matrix.stacks.values():
         migration = matrix.migrations.get(stack.name)
-        if (migration.stack if migration else stack.name) not in selected:
+        if selected.isdisjoint({stack.name, migration.stack if migration else stack.name}):
             yield Problem(f"stack {stack.name!r} is in no profile", stack.where, fix="add it to a profile")
     used = {stack.recipe for stack in matrix.stacks.values()} | {one.recipe for one in selections}
     extended = {base for name in used if name for base in matrix.recipes[name].bases}

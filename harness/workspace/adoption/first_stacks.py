@@ -14,6 +14,7 @@ from harness.errors import Location
 from harness.matrix.model.definitions import PatchPlace, Stack
 from harness.matrix.model.versions import parse_version
 from harness.matrix.version_matrix import Matrix
+from harness.outcome import Status
 from harness.patchstack.stacks.patch_sources import PatchSources, PlacedPatch
 from harness.settings import MATRIX_FILE
 from harness.workspace.adoption.found_patches import FoundPatches
@@ -174,15 +175,21 @@ def shipped_stacks(survey: RepositorySurvey, shipped: Matrix, own: Sequence[OwnS
 
 
 def _newest(shipped: Matrix, axis: str) -> list[str]:
-    """The shipped stack with the newest release of verl among those that have the axis, if there is one."""
+    """The shipped stack with the newest release of verl among those that have the axis, if there is one.
+
+    A stack whose versions contradict each other cannot be installed: it is taken only if all do.
+    """
+    contradictory = {
+        cell.stack
+        for cell in shipped.all_cells
+        if (expected := shipped.expectation_for(cell, "resolve")) and expected.state == Status.FAIL
+    }
     releases = [
-        (Version(stack.axes["verl"]), stack.name)
+        (stack.name not in contradictory, Version(stack.axes["verl"]), stack.name)
         for stack in shipped.stacks.values()
-        if axis in stack.axes
-        and "@" not in stack.axes.get("verl", "@")
-        and stack.name not in shipped.migrations
+        if axis in stack.axes and "@" not in stack.axes.get("verl", "@")
     ]
-    return [max(releases)[1]] if releases else []
+    return [max(releases)[-1]] if releases else []
 
 
 def _is_named(

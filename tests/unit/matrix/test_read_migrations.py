@@ -9,6 +9,7 @@ import pytest
 from harness.errors import InputError
 from harness.matrix.editing.retire_migration import retire_migration
 from harness.matrix.reading.load_matrix import parse_matrix
+from harness.matrix.reading.unused_entries import find_unused_entries
 
 TEXT = """\
 format: 1
@@ -58,6 +59,14 @@ def test_both_rows_are_planned_wherever_the_old_one_is():
     assert cells["moving"].axes == {"verl": "0.9.1", "torch": "2.7.1"}
     assert str(cells["moving"].provenance["verl"]).startswith("matrix.yaml:33:")
     assert cells["moving"].findings == ()
+
+
+def test_a_new_row_can_be_selected_without_the_old_one():
+    matrix = parse_matrix(TEXT.replace("stacks: [steady]", "stacks: [moving]"))
+    assert [cell.stack for cell in matrix.cells("default")] == ["moving"]
+    unused = [one.what for one in find_unused_entries(matrix)]
+    assert "stack 'steady' is in no profile" in unused
+    assert not any("'moving'" in one for one in unused)
 
 
 def test_the_old_row_keeps_its_identity():
