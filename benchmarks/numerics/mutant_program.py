@@ -38,9 +38,10 @@ from harness.numerics.loss.judge_case import judge
 from harness.numerics.loss.loss_measurements import REQUIRED, LossStatus
 from harness.numerics.loss.release_objectives import ReleaseObjective, release_objective
 from harness.numerics.loss.trainer_functions import has_module
+from harness.numerics.update.replaced import replaced
 from harness.numerics.update.update_cases import CASES, UpdateCase
 from harness.numerics.update.update_compare import judge_record
-from harness.numerics.update.verl_update import replaced, run_case
+from harness.numerics.update.verl_update import run_case
 
 TIMEOUT_S = 90
 UNPADDING = ("index_first_axis", "pad_input", "rearrange", "unpad_input")

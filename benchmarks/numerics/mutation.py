@@ -48,9 +48,9 @@ class Verdict:
     located: bool | None = None
 
 
-def all_mutants(folder: Path, *, more: bool) -> list[Mutant]:
+def all_mutants(folder: Path, *, more: bool, draw: int = 0) -> list[Mutant]:
     """The mutants of one release whose `verl` folder this is, in the order in which samples are drawn.
-    more: those of the operators that were added later."""
+    more: those of the operators that were added later. draw: the number of the order."""
     trains_with_engine = (folder / ENGINE_WORKER).is_file()
     found = [
         one
@@ -58,7 +58,7 @@ def all_mutants(folder: Path, *, more: bool) -> list[Mutant]:
         if (folder / file).is_file() and (trains_with_engine or not file.startswith(ENGINE))
         for one in mutants((folder / file).read_text("utf-8"), file, functions, OTHER_FEATURES, more=more)
     ]
-    return sorted(found, key=lambda one: one.number // 2)
+    return sorted(found, key=lambda one: one.drawn(draw))
 
 
 def equivalents() -> list[Mapping[str, str]]:
@@ -69,13 +69,35 @@ def equivalents() -> list[Mapping[str, str]]:
 
 def why_equivalent(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> str:
     """The reason why a mutant changes nothing, "" if none is known."""
-    for entry in entries:
-        parts = {name: getattr(mutant, name) for name in ("function", "operator", "before", "after")}
-        if all(text == entry[name] for name, text in parts.items() if name in entry) and (
-            re.search(entry.get("code", ""), mutant.code)
-        ):
-            return entry["reason"]
-    return ""
+    return next((entry["reason"] for entry in entries if describes(entry, mutant)), "")
+
+
+def describes(entry: Mapping[str, str], mutant: Mutant) -> bool:
+    """Whether an entry of the list is about this mutant."""
+    parts = {name: getattr(mutant, name) for name in ("function", "operator", "before", "after")}
+    return all(text == entry[name] for name, text in parts.items() if name in entry) and bool(
+        re.search(entry.get("code", ""), mutant.code)
+    )
+
+
+def of_entries(chosen: Sequence[Mutant], entries: Sequence[Mapping[str, str]], number: int) -> list[Mutant]:
+    """The first mutants that each entry is about and no entry before it."""
+    firsts = [next((entry for entry in entries if describes(entry, one)), None) for one in chosen]
+    found = [
+        [one for one, first in zip(chosen, firsts, strict=True) if first is entry][:number]
+        for entry in entries
+    ]
+    return [one for some in found for one in some]
+
+
+def obsolete(verdicts: Sequence[Verdict], entries: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """Entries of which no mutant survives: they are about none, or a check is red with each of them."""
+    needed = [
+        next((entry for entry in entries if describes(entry, one.mutant)), None)
+        for one in verdicts
+        if one.status == "equivalent"
+    ]
+    return [entry for entry in entries if not any(entry is one for one in needed)]
 
 
 def run_release(
@@ -157,20 +179,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--skip", type=int, default=0, help="leave out so many mutants of the order of the draw"
     )
+    parser.add_argument(
+        "--draw", type=int, default=0, help="the number of the order in which samples are drawn"
+    )
+    parser.add_argument(
+        "--entries",
+        type=int,
+        default=0,
+        metavar="N",
+        help="only the first N mutants of each entry of equivalent_mutants.yaml; lists entries without a "
+        "mutant that survives",
+    )
     parser.add_argument("--show-off-path", action="store_true", help="also list lines off the path")
     parser.add_argument("--json", type=Path, help="also write all verdicts to this file")
     arguments = parser.parse_args(argv)
     entries, kept, written = equivalents(), True, {}
+    verdicts: list[Verdict] = []
     for environment in arguments.environments:
         release, _, python = environment.partition("=")
-        folder = _verl_folder(python)
-        chosen = [
-            one
-            for one in all_mutants(folder, more=arguments.half == "more")
-            if arguments.function in one.function
-        ]
-        if arguments.half in ("looked-at", "counted"):
-            chosen = [one for one in chosen if one.is_looked_at == (arguments.half == "looked-at")]
+        chosen = _chosen(_verl_folder(python), arguments, entries)
         total = len(chosen)
         chosen = chosen[arguments.skip :][: arguments.sample or None]
         found = [
@@ -179,10 +206,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         _print(release, total, found, show=arguments.half != "counted", off_path=arguments.show_off_path)
         written[release] = [asdict(one) for one in found]
+        verdicts += found
         kept = kept and score(found) >= GOAL
+    for entry in obsolete(verdicts, entries) if arguments.entries else ():
+        print(f"no mutant of this entry survives: {dict(entry)}")
     if arguments.json:
         arguments.json.write_text(json.dumps(written, indent=1), "utf-8")
     return 0 if kept else 1
+
+
+def _chosen(
+    folder: Path, arguments: argparse.Namespace, entries: Sequence[Mapping[str, str]]
+) -> list[Mutant]:
+    """The mutants that the command line selects, before the sample."""
+    half = "looked-at" if arguments.entries else arguments.half
+    found = [
+        one
+        for more in ((False, True) if arguments.entries else (half == "more",))
+        for one in all_mutants(folder, more=more, draw=arguments.draw)
+        if arguments.function in one.function
+    ]
+    if half in ("looked-at", "counted"):
+        found = [one for one in found if one.is_looked_at == (half == "looked-at")]
+    return of_entries(found, entries, arguments.entries) if arguments.entries else found
 
 
 def _verl_folder(python: str) -> Path:

@@ -54,6 +54,8 @@ DROPPED_METHODS = (
     *("to", "squeeze", "div_", "mul_"),
 )
 DROPPED_FUNCTIONS = ("clamp", "roll", "exp", "where", "masked_mean", "maximum", "minimum", "max", "min")
+UNSEEN_ARGUMENTS = ("device", "strict")
+"""Arguments that are not dropped: the benchmark runs on CPUs; lists of different lengths are only refused."""
 SYMMETRIC = ("maximum", "minimum", "max", "min", "transpose", "isinstance", "hasattr", "getattr", "get")
 """Functions whose first two arguments have no order, or that only raise if they are swapped."""
 FACTOR = 1.1
@@ -84,13 +86,21 @@ class Mutant:
 
     @property
     def number(self) -> int:
-        """A number that depends on the key only, to draw samples and to split them into halves."""
-        return int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:6], "big")
+        """A number that depends on the key only, to split mutants into halves."""
+        return _number(self.key)
+
+    def drawn(self, draw: int) -> int:
+        """The place of the mutant in an order of which samples are the first mutants. draw: its number."""
+        return _number(f"{draw} {self.key}") if draw else self.number // 2
 
     @property
     def is_looked_at(self) -> bool:
         """Whether the mutant belongs to the half whose survivors may be read while the checks are changed."""
         return self.more or self.number % 2 == 0
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
 def mutants(
@@ -478,7 +488,7 @@ def _of_other_constant(node: ast.Constant) -> Iterator[Change]:
 def _of_arguments(node: ast.Call) -> Iterator[Change]:
     called = node.func
     for place, keyword in enumerate(node.keywords):
-        if keyword.arg:
+        if keyword.arg and keyword.arg not in UNSEEN_ARGUMENTS:
             yield "dropped argument", _with(node, keywords=node.keywords[:place] + node.keywords[place + 1 :])
     if len(node.args) > 1 and not any(isinstance(one, ast.Starred) for one in node.args):
         yield "dropped argument", _with(node, args=node.args[:-1])

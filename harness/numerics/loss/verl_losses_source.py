@@ -22,6 +22,7 @@ ENGINE_WORKERS = "verl/workers/engine_workers.py"
 ENGINE_PADDING = "verl/workers/utils/padding.py"
 QUEUE_TRAINER = "verl/trainer/ppo/v1/utils.py"
 TRAINER = "verl/trainer/ppo/ray_trainer.py"
+BALANCING = "verl/utils/seqlen_balancing.py"
 ON_POLICY = "on_policy"
 """A worker takes the new log-probabilities as the old ones if a step has one update."""
 
@@ -36,6 +37,9 @@ SESSIONS = "sessions"
 
 TRAINER_STEPS = "trainer_steps"
 """The trainer's steps that call workers are methods of its class, not part of its loop."""
+
+MICRO_BATCH_LIMIT = "micro_batch_limit"
+"""Dynamic micro-batches never exceed their largest number of tokens: more are made until none does."""
 
 MINI_BATCHES = "mini_batches"
 """The worker above an engine splits a batch into mini-batches."""
@@ -99,6 +103,7 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         LOSS_SCALE_FACTOR: "config.loss_scale_factor" in (read(ENGINE_LOSSES) or ""),
         NESTED: "response_from_nested" in _functions(read(ENGINE_PADDING) or ""),
         TRAINER_STEPS: "_update_actor" in _methods(read(TRAINER) or "", "RayPPOTrainer"),
+        MICRO_BATCH_LIMIT: _loops(_functions(read(BALANCING) or "").get("rearrange_micro_batches")),
         MINI_BATCHES: "train_mini_batch" in _methods(read(ENGINE_WORKERS) or "", "TrainingWorker"),
         SESSIONS: "compute_advantage_for_multi_trajectories" in _functions(read(QUEUE_TRAINER) or ""),
     }
@@ -217,6 +222,11 @@ def _is_divided_by_dp_size(aggregate: Function) -> bool:
         and {ast.unparse(node.value.left), ast.unparse(node.value.right)} == factors
         for node in ast.walk(aggregate)
     )
+
+
+def _loops(function: Function | None) -> bool:
+    """Whether a function has a loop that ends on a condition."""
+    return function is not None and any(isinstance(node, ast.While) for node in ast.walk(function))
 
 
 def _compares_with_zero(aggregate: Function) -> bool:

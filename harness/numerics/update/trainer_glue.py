@@ -8,7 +8,7 @@ others through Ray, and the queue is a dictionary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from harness.numerics.actor.actor_case import PROMPT
 from harness.numerics.actor.verl_workers import Tensors
 from harness.numerics.loss.trainer_functions import has_module
+from harness.numerics.update.replaced import replaced
 from harness.numerics.update.update_cases import GROUP, UpdateCase
 
 PADDED_TRAINER = "verl.trainer.ppo.ray_trainer"
@@ -37,6 +38,9 @@ class Workers(Protocol):
 
     def train(self, data: Any) -> Any:
         """All mini-batches of an update; the metrics, in a batch of the same kind."""
+
+    def blame(self, function: Any) -> None:
+        """Name a function of verl that passed on something else than it got."""
 
 
 def trainer_method(nested: bool, name: str) -> Any:
@@ -201,25 +205,33 @@ class QueueTrainer:
         self.trainer.config = configuration(self.case, correction)
         self.trainer.kl_ctrl_in_reward = controller
         with self._queue_of_trainer():
-            self.trainer._compute_advantage(self.queue.meta(), {})  # noqa: SLF001 - verl's own name
+            self._run("_compute_advantage")
         return self.queue.fields
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of the responses, nested."""
         with self._step(tokens) as fields:
-            self.trainer._compute_old_log_prob(self.queue.meta(), {})  # noqa: SLF001 - verl's own name
+            self._run("_compute_old_log_prob")
             return fields["old_log_probs"], fields["entropy"]
 
     def reference_log_probs(self, tokens: Tensors) -> Any:
         """Log-probabilities of the reference policy, nested."""
         with self._step(tokens) as fields, _without_policy(self.trainer):
-            self.trainer._compute_ref_log_prob(self.queue.meta(), {})  # noqa: SLF001 - verl's own name
+            self._run("_compute_ref_log_prob")
             return fields["ref_log_prob"]
 
     def update(self, tokens: Tensors, targets: Tensors) -> None:
         """Run all mini-batches, with the mask, advantages and weights that the trainer stored."""
         with self._step({**tokens, **targets}):
-            self.trainer._update_actor(self.queue.meta(), {})  # noqa: SLF001 - verl's own name
+            self._run("_update_actor")
+
+    def _run(self, step: str) -> None:
+        """Run a method of the trainer, whose loop passes what it returns to the next one."""
+        method = getattr(self.trainer, step)
+        returned = method(self.queue.meta(), {})
+        if getattr(returned, "keys", None) != self.queue.keys:
+            self.workers.blame(method)
+            raise KeyError(f"{step} returned {returned}, and not the batch that it got")
 
     def _on_host(self, tensors: Tensors) -> Mapping[str, Any]:
         """Nested tensors. The trainer has no device: workers move what they get, and return it."""
@@ -246,12 +258,5 @@ class QueueTrainer:
         import_module("verl.utils.tensordict_utils").assign_non_tensor(data, **meta.extra_info)
         return data
 
-    @contextmanager
-    def _queue_of_trainer(self) -> Iterator[None]:
-        module: Any = import_module(QUEUE_TRAINER)
-        original = module.tq
-        module.tq = self.queue
-        try:
-            yield
-        finally:
-            module.tq = original
+    def _queue_of_trainer(self) -> AbstractContextManager[None]:
+        return replaced(import_module(QUEUE_TRAINER), "tq", self.queue)

@@ -3,8 +3,8 @@ each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from harness.numerics.actor.verl_workers import (
     with_whole_masks,
 )
 from harness.numerics.loss.verl_helpers import array
+from harness.numerics.update.replaced import replaced
 from harness.numerics.update.trainer_glue import PaddedTrainer, QueueTrainer, trainer_method
 from harness.numerics.update.update_cases import INFERENCE_TOKENS, UpdateCase, draw
 
@@ -214,6 +215,7 @@ class LegacyInTrainer(LegacyActor):
         # The actor reads these from a batch for a pass without gradients only.
         self.micro, self.max_tokens = case.inference_rows, INFERENCE_TOKENS if case.max_tokens else 0
         self.note: Callable[[str, Any], None] = lambda _name, _values: None
+        self.blame: Callable[[Any], None] = lambda _function: None
         self.metrics: dict[str, list[float]] = {}
         has_methods = trainer_method(False, "_update_actor") is not None
         self.trainer = PaddedTrainer(self, "auto") if has_methods else None
@@ -326,17 +328,10 @@ class _NoProfiler:
         return False
 
 
-@contextmanager
-def _single_process() -> Iterator[None]:
+def _single_process() -> AbstractContextManager[None]:
     """This process gathers from itself instead of all data-parallel ranks."""
-    distributed: Any = import_module("torch.distributed")
-    original = distributed.all_gather_object
 
     def gather(found: list[Any], mine: Any, *_: Any) -> None:
         found[:] = [mine] * len(found)
 
-    distributed.all_gather_object = gather
-    try:
-        yield
-    finally:
-        distributed.all_gather_object = original
+    return replaced(import_module("torch.distributed"), "all_gather_object", gather)

@@ -15,7 +15,8 @@ from harness.numerics.actor.actor_case import PROMPT
 from harness.numerics.arithmetic.precision_contract import FP32
 from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.release_objectives import ReleaseObjective
-from harness.numerics.loss.verl_losses_source import MINI_BATCHES
+from harness.numerics.loss.verl_losses_source import MICRO_BATCH_LIMIT, MINI_BATCHES
+from harness.numerics.update.rank_batches import RANK_ROWS, wrong_ranks
 from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, WEIGHTINGS
 from harness.numerics.update.update_cases import (
     CASES,
@@ -186,6 +187,8 @@ class _Comparison:
                 return
             parameters = after
         self._equal("step_without_gradient", np.array(0))
+        if self.reference.agrees_on_micro_batches:
+            self._rank_batches()
         if not self.reference.legacy:
             self._equal("nested", np.array(self.reference.nested))
             self._equal("trainer", np.array(self.reference.has_trainer_steps))
@@ -215,6 +218,20 @@ class _Comparison:
             # Each pass has the tokens of all rows.
             place = np.searchsorted(found.cumsum(), lengths.sum() * np.arange(one, one + 2), side="right")
             detail = self._dynamic_inference(found[place[0] : place[1]].tolist(), int(lengths.sum()))
+            if detail:
+                self._report(name, BEFORE, BEFORE, detail)
+
+    def _rank_batches(self) -> None:
+        """Compare the micro-batches that ranks with other rows make."""
+        keeps_limit = MICRO_BATCH_LIMIT in self.objective.capabilities
+        for case in RANK_ROWS:
+            self.judged += 1
+            name = f"ranks {case.name}"
+            ends, rows = self.record.find(name), self.record.find(f"rows {case.name}")
+            detail = MISSING
+            if ends is not None and rows is not None:
+                ends, rows = ends.astype(np.int64), rows.astype(np.int64)
+                detail = wrong_ranks(case, ends, rows, keeps_limit=keeps_limit)
             if detail:
                 self._report(name, BEFORE, BEFORE, detail)
 

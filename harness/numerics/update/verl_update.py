@@ -25,7 +25,9 @@ from harness.numerics.loss.trainer_functions import (
     has_module,
 )
 from harness.numerics.loss.verl_helpers import place_of, raised_in, watched_helpers
+from harness.numerics.update.rank_batches import RANK_ROWS, micro_batches_of_ranks
 from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, WEIGHTINGS, Rejection
+from harness.numerics.update.replaced import replaced
 from harness.numerics.update.trainer_glue import QUEUE_TRAINER, PaddedTrainer, QueueTrainer, trainer_method
 from harness.numerics.update.training_worker import UPDATE_SETTINGS, EngineInWorker, LegacyInTrainer, padded
 from harness.numerics.update.update_cases import (
@@ -46,17 +48,6 @@ LONGEST_ERROR = 300
 ROLLOUT_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
 STORED = ("advantages", "rollout_is_weights", "response_mask")
 """What a trainer with a transfer queue stores of its own step."""
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute is replaced for the duration of the block."""
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 @dataclass(kw_only=True)
@@ -138,9 +129,7 @@ class _Run:
         model = build_model(self.torch, self.inputs.parameters, self.device)
         optimizer = self.torch.optim.AdamW(model.parameters(), lr=case.update.lr)
         worker = worker_class(self.path)(model, optimizer, case, self.device.partition(":")[0])
-        worker.note = recorder.note
-        if isinstance(worker, EngineInWorker):
-            worker.blame = recorder.blame
+        worker.note, worker.blame = recorder.note, recorder.blame
         self._locate(worker)
         advantages, mask, weights = self._trainer_step(worker)
         tokens = {
@@ -169,7 +158,8 @@ class _Run:
             self._watch(inner, model, optimizer)
             recorder.step, recorder.micro = 0, 0
             worker.steps_made = lambda: recorder.step
-            metrics = worker.update(dict(tokens), targets)
+            with self._batches_of_ranks_are_noted(worker):
+                metrics = worker.update(dict(tokens), targets)
         for step, norm in enumerate(_grad_norms(metrics)):
             recorder.step, recorder.micro = step, BEFORE
             recorder.note("gradient_norm", np.float64(norm))
@@ -205,6 +195,30 @@ class _Run:
         for name, found in (("graph", kept), ("mode", modes), ("cache", cached)):
             self.recorder.note(f"inference_{name}", np.int64(not found or any(found)))
         self.recorder.note("inference_tokens", np.array(tokens, dtype=np.int64))
+
+    @contextmanager
+    def _batches_of_ranks_are_noted(self, worker: Any) -> Iterator[None]:
+        """After the block, record the micro-batches of several ranks, which are made by the function that the
+        engine called in the block, with the arguments that it passed."""
+        if isinstance(worker, LegacyActor) or not (self.case.max_tokens and self.case.dp_size > 1):
+            yield
+            return
+        engine: Any = self.modules[1]
+        passed: dict[str, Any] = {}
+        prepare = engine.prepare_micro_batches
+
+        def watching(*args: Any, **kwargs: Any) -> Any:
+            passed.update(inspect.signature(prepare).bind(*args, **kwargs).arguments)
+            return prepare(*args, **kwargs)
+
+        with replaced(engine, "prepare_micro_batches", watching):
+            yield
+        passed.pop("data", None)
+        self.recorder.step, self.recorder.micro = BEFORE, BEFORE
+        for rows in RANK_ROWS:
+            ends, listed = micro_batches_of_ranks(self.torch, prepare, passed, rows, self.device)
+            self.recorder.note(f"ranks {rows.name}", ends)
+            self.recorder.note(f"rows {rows.name}", listed)
 
     def _note_step_without_gradient(self, worker: Any, model: Any) -> None:
         """Record whether a step changes the parameters if a gradient is not finite."""
@@ -466,6 +480,8 @@ class _Run:
         recorder.at(engine.prepare_model_inputs, "model_input", "inference_cache", "training_cache")
         recorder.at(engine.forward_backward_batch, "backward")
         recorder.at(engine.train_mode, "training_mode")
+        balancing: Any = import_module("verl.utils.seqlen_balancing")
+        recorder.at(balancing.rearrange_micro_batches, "ranks")
         losses: Any = modules[0]
         recorder.at(losses.ppo_loss, "loss", "arguments")
         recorder.at(engine.prepare_model_outputs, "logits_gradient")
@@ -604,6 +620,8 @@ class _Run:
         largest = {1: (OTHER_MICRO_BATCHES,), 2: (1, -ROWS)}
 
         def all_reduce(tensor: Any, op: Any = operations.SUM, **_: Any) -> None:
+            if tensor.device.type != self.device.partition(":")[0]:
+                raise RuntimeError(f"a collective of a tensor that is on {tensor.device}")
             if op == operations.SUM:
                 tensor += self.case.other_tokens
             elif op == operations.MAX:

@@ -16,6 +16,7 @@ from harness.evidence import DeviceFacts
 from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.release_objectives import release_objective
 from harness.numerics.loss.verl_losses_source import REJECTION_ESTIMATORS, InstalledLosses
+from harness.numerics.update.rank_batches import WAITS
 from harness.numerics.update.rejection import REJECTIONS, WEIGHTINGS
 from harness.numerics.update.update_cases import CASES, PARAMETERS, draw, exact_log_probs
 from harness.numerics.update.update_check import judge, run
@@ -130,6 +131,21 @@ def test_ranks_that_disagree_on_the_number_of_dynamic_micro_batches_are_wrong():
     fewer = [replace(ids[0], values=rows), *(replace(one, micro=one.micro - 1) for one in ids[2:])]
     wrong = judged(replace(DYNAMIC, quantities=(*merged, *fewer))).wrong
     assert wrong[0].quantity == "input_ids"
+
+
+def test_micro_batches_of_several_ranks_are_judged_by_what_the_release_has():
+    for name, change in (
+        ("ranks split", lambda ends: ends * 0 + WAITS),
+        ("ranks impossible", lambda ends: ends * 0),
+        ("rows split", lambda rows: np.minimum(rows, [[9, 1, 9, 9]])),
+        ("rows few", lambda rows: rows[:-1]),
+        ("ranks few", None),
+    ):
+        first = judged(changed(DYNAMIC, name, change)).wrong[0]
+        assert first.quantity == f"ranks {name.partition(' ')[2]}"
+        assert first.place.endswith("rearrange_micro_batches")
+    before = judged(DYNAMIC, "0.9.0").wrong
+    assert {"ranks split", "ranks impossible"} <= {one.quantity for one in before}, "0.9.0 exceeds the limit"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ another contract than fp32 ends with that contract (`policy/grpo-near/token-mean
 
 from __future__ import annotations
 
-from harness.numerics.arithmetic.precision_contract import BF16_IO, FP32, Contract
+from harness.numerics.arithmetic.precision_contract import BF16_IO, FP16_IO, FP32, Contract
 from harness.numerics.loss.cases import other_cases, policy_cases
 from harness.numerics.loss.cases.case_builder import CaseBuilder
 from harness.numerics.loss.cases.loss_case import LossCase
@@ -39,5 +39,10 @@ def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[Los
 
 
 def default_battery(seed: int = DEFAULT_SEED) -> tuple[LossCase, ...]:
-    """The battery of a cell: inputs in fp32 and bf16, both with fp32 arithmetic, as verl guarantees."""
-    return (*battery(seed=seed, contract=FP32), *battery(seed=seed, contract=BF16_IO))
+    """The battery of a cell: inputs in fp32 and bf16, both with fp32 arithmetic, as verl guarantees. In fp16
+    only logits, for which verl has a branch of its own."""
+    return (
+        *battery(seed=seed, contract=FP32),
+        *battery(seed=seed, contract=BF16_IO),
+        *other_cases.native_logits(CaseBuilder(seed, FP16_IO)),
+    )
