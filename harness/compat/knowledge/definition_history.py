@@ -55,18 +55,23 @@ def definition_history(
     first, _, rest = name.partition(".")
     surfaces = list(pack.surfaces(package))
     paths = _changing([surface for _version, surface in surfaces if surface], pack, package, first)
-    states = {
-        path: [_state_in(surface, path, first, rest, works) for _version, surface in surfaces]
-        for path in (paths if len(paths) <= MOST_MODULES else ())
+    states: dict[str, list[InRelease | None]] = {
+        path: [] for path in (paths if len(paths) <= MOST_MODULES else ())
     }
+    for _version, surface in surfaces:
+        for path, found in states.items():
+            found.append(_state_in(surface, path, first, rest, works))
+        if surface is not None:
+            # Of all releases it is much.
+            surface.forget()
     versions = [version for version, _surface in surfaces]
     at = versions.index(failed_in) if failed_in in versions else None
     meant = [one for one in states.values() if at is not None and one[at] is InRelease.MISSING]
     meant = meant or [one for one in states.values() if _differs(one)] or list(states.values())
     releases = []
     for number, (version, surface) in enumerate(surfaces):
-        found = [one[number] for one in meant if one[number] is not None]
-        state = InRelease.NOT_READ if surface is None else _joined([one for one in found if one])
+        known = [state for one in meant if (state := one[number]) is not None]
+        state = InRelease.NOT_READ if surface is None else _joined(known)
         releases.append((version, state))
     return NameHistory(package=normal_name(package), name=name, releases=tuple(releases))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import enum
-import gc
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from harness.compat.surface.api_surface import ApiSurface, NameLookup, Presence
 from harness.compat.surface.call_signature import CallSignature
 from harness.compat.surface.module_names import ModuleNames
 from harness.compat.surface.operator_schema import ATB_SOURCE, SCHEMA_FOLDER, OperatorSchemas, read_operators
+from harness.compat.surface.package_text import KnownTests
 from harness.errors import InputError
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.python_syntax import parse_source
@@ -123,6 +123,7 @@ class _Shared:
     """What was read of the contents that releases have in common."""
 
     names: dict[tuple[str, bytes], ModuleNames | None] = field(default_factory=dict)
+    tests: KnownTests = field(default_factory=dict)
 
 
 class ReleaseSurface:
@@ -155,11 +156,14 @@ class ReleaseSurface:
     @cached_property
     def api(self) -> ApiSurface:
         """Modules, names, classes with inherited attributes, and signatures."""
-        return ApiSurface(self, search=self.containing, known_names=self._shared.names)
+        shared = self._shared
+        return ApiSurface(self, search=self.containing, known_names=shared.names, known_tests=shared.tests)
 
     def forget(self) -> None:
         """Drop what `api` has read, except what other releases share."""
-        self.__dict__.pop("api", None)
+        api = self.__dict__.pop("api", None)
+        if api is not None:
+            api.close()
 
     def containing(self, word: bytes) -> list[str]:
         """The paths of the files that contain a text."""
@@ -237,12 +241,13 @@ class SurfacePack:
     def trim(self, limit: int) -> None:
         """Forget what was read, if more than `limit` bytes were unpacked."""
         if sum(part.unpacked for part in self._parts.values()) > limit:
+            # The collector may be off, so what refers to itself is taken apart.
+            for release in self._releases.values():
+                release.forget()
             self._parts.clear()
             self._releases.clear()
             self._raised.clear()
             self._shared = _Shared()
-            # Surfaces refer to each other, and the collector may be off.
-            gc.collect()
 
     def has(self, package: str) -> bool:
         """Whether the pack has any release of a package."""
@@ -298,16 +303,22 @@ class SurfacePack:
 
         What a release needed to find it is forgotten again: of all releases it is much.
         """
-        key = (normal_name(package), dotted)
-        if key not in self._histories:
-            states = []
-            for version, surface in self.surfaces(package):
-                found = surface.api.find(dotted).presence if surface else None
-                states.append((version, _OF_PRESENCE[found] if found else InRelease.NOT_READ))
+        name = normal_name(package)
+        if (name, dotted) not in self._histories:
+            # Who asks about a name also asks about what holds it.
+            wanted = [
+                one for one in (dotted, dotted.rpartition(".")[0]) if (name, one) not in self._histories
+            ]
+            states: dict[str, list[tuple[str, InRelease]]] = {one: [] for one in wanted if one}
+            for version, surface in self.surfaces(name):
+                for one, found in states.items():
+                    state = _OF_PRESENCE[surface.api.find(one).presence] if surface else InRelease.NOT_READ
+                    found.append((version, state))
                 if surface:
                     surface.forget()
-            self._histories[key] = NameHistory(package=key[0], name=dotted, releases=tuple(states))
-        return self._histories[key]
+            for one, found in states.items():
+                self._histories[name, one] = NameHistory(package=name, name=one, releases=tuple(found))
+        return self._histories[name, dotted]
 
     def stated_history(self, package: str, dotted: str) -> NameHistory:
         """Like `history`, but a name that a module may only define at run time is MISSING.

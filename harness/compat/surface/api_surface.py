@@ -34,7 +34,7 @@ from harness.compat.surface.module_names import (
     has_plain_metaclass,
     read_names,
 )
-from harness.compat.surface.package_text import PackageText
+from harness.compat.surface.package_text import KnownTests, PackageText
 from harness.compat.surface.syntax_walk import walk
 from harness.errors import InputError, Location
 from harness.sources.damaged_archive import UNREADABLE
@@ -163,14 +163,16 @@ class ApiSurface:
         changes: Mapping[str, bytes | None] | None = None,
         search: Callable[[bytes], Iterable[str]] | None = None,
         known_names: dict[tuple[str, bytes], ModuleNames | None] | None = None,
+        known_tests: KnownTests | None = None,
     ) -> None:
         """Open sources, or a zip of them with `changes`; InputError when the zip cannot be read.
 
         search: returns the paths of the files that contain a word, for sources that know them. known_names:
-        those of (file, text), which surfaces of several releases share.
+        those of (file, text), which surfaces of several releases share; known_tests: the same of texts.
         """
         self._search = search
         self._known_names = {} if known_names is None else known_names
+        self._known_tests = {} if known_tests is None else known_tests
         self._lookups: dict[str, NameLookup] = {}
         self.sources = ZippedSources(sources, changes) if isinstance(sources, Path) else sources
         names = list(self.sources.names())
@@ -186,6 +188,10 @@ class ApiSurface:
         self._calls_of = cache(self._find_calls)
         self._files_with = cache(self._search_files)
         self._files_that_may_define = cache(self._union_of_files)
+
+    def close(self) -> None:
+        """Free what was read, without a run of the garbage collector. The surface cannot be used any more."""
+        self.__dict__.clear()
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -469,7 +475,7 @@ class ApiSurface:
         def containing(word: bytes) -> Iterable[bytes]:
             return [self.sources.read(file) for file in search(word) if file in known]
 
-        return PackageText(lambda: map(self.source, modules), containing)
+        return PackageText(lambda: map(self.source, modules), containing, self._known_tests)
 
     def calls_of(self, method: str) -> tuple[tuple[str, CallArguments], ...]:
         """Every call `x.method(...)` in the package: its FILE:LINE and its arguments. super() is left out."""
@@ -513,11 +519,17 @@ def module_of_file(name: str) -> str:
 def _folders(modules: Iterable[str]) -> set[str]:
     """All packages above the modules."""
     found: set[str] = set()
-    new = {module.rpartition(".")[0] for module in modules}
+    new = set(map(_parent, modules))
     while new := new - found - {""}:
         found |= new
-        new = {package.rpartition(".")[0] for package in new}
+        new = set(map(_parent, new))
     return found
+
+
+@cache
+def _parent(module: str) -> str:
+    """The package that holds a module, "" for none."""
+    return module.rpartition(".")[0]
 
 
 def _compiled_module(name: str) -> str:

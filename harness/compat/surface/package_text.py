@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 SETATTR = re.compile(rb"setattr\(([^)]{0,200})")
@@ -16,6 +16,10 @@ DEFINED = re.compile(rb"\b(?:def|class|as)\s+$")
 AROUND = 120
 
 
+#: (name of a test, word, text of a module) -> its result. Several releases of a package share most modules.
+KnownTests = dict[tuple[str, str, bytes], bool]
+
+
 class PackageText:
     """The text of all modules of a package. The result of each search is cached."""
 
@@ -23,13 +27,16 @@ class PackageText:
         self,
         sources: Callable[[], Iterable[bytes]],
         containing: Callable[[bytes], Iterable[bytes]] | None = None,
+        known_tests: KnownTests | None = None,
     ) -> None:
         """`sources` returns the texts of the modules; it is called at the first search.
 
         containing: returns the texts of those modules that contain a word, if there is a faster way.
+        known_tests: those of other releases, to which new ones are added.
         """
         self._sources = sources
         self._containing = containing
+        self._known_tests = {} if known_tests is None else known_tests
         self._results: dict[tuple[str, str], bool] = {}
 
     def is_set(self, word: str) -> bool:
@@ -88,20 +95,35 @@ class PackageText:
         """Whether `test`, called `name`, is true for the text before and after any occurrence of the word."""
         known = self._results.get((name, word))
         if known is None:
-            known = any(test(before, after) for before, after in self._occurrences(word.encode()))
+            known = any(self._in_text(name, word, test, text) for text in self._texts_with(word.encode()))
             self._results[name, word] = known
         return known
 
+    def _in_text(self, name: str, word: str, test: Callable[[bytes, bytes], bool], text: bytes) -> bool:
+        key = (name, word, text)
+        if key not in self._known_tests:
+            found = _occurrences_in(text, word.encode())
+            self._known_tests[key] = any(test(before, after) for before, after in found)
+        return self._known_tests[key]
+
+    def _texts_with(self, word: bytes) -> Iterable[bytes]:
+        return self._containing(word) if self._containing else (self._text,)
+
     def _occurrences(self, word: bytes) -> Iterable[tuple[bytes, bytes]]:
-        # Searching plain text is fast; whether it is a whole word is checked for each occurrence.
-        for text in self._containing(word) if self._containing else (self._text,):
-            start = text.find(word)
-            while start >= 0:
-                end = start + len(word)
-                before, after = text[max(0, start - AROUND) : start], text[end : end + AROUND]
-                if not (_is_letter(before[-1:]) or _is_letter(after[:1])):
-                    yield before, after
-                start = text.find(word, end)
+        for text in self._texts_with(word):
+            yield from _occurrences_in(text, word)
+
+
+def _occurrences_in(text: bytes, word: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """What is before and after each place of a word in a text."""
+    # Searching plain text is fast; whether it is a whole word is checked for each occurrence.
+    start = text.find(word)
+    while start >= 0:
+        end = start + len(word)
+        before, after = text[max(0, start - AROUND) : start], text[end : end + AROUND]
+        if not (_is_letter(before[-1:]) or _is_letter(after[:1])):
+            yield before, after
+        start = text.find(word, end)
 
 
 def _is_letter(byte: bytes) -> bool:
