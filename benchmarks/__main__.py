@@ -34,6 +34,7 @@ BENCHMARKS = (
     "log_triage",
     "log_damage",
     "reported_stacks",
+    "version_cases",
     "retrodiction",
     "parameter_changes",
     "junit_merge",

@@ -46,6 +46,9 @@ AREAS: Mapping[str, frozenset[str]] = {
     "hang": frozenset({"progress", "distributed", "device code", "ending"}),
     "build": frozenset({"libraries", "resolve", "patch"}),
 }
+#: What an answer rests on: the degree of a derived cause, or a signature. `open`: it names several things of
+#: which one is the cause.
+BASES = ("proven", "proven, open", "likely", "symptom", "signature", "known symptom", "nothing")
 YamlList = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -79,6 +82,16 @@ class Judged:
     case: Case
     answer: Answer
     found: Diagnosis
+
+    @property
+    def basis(self) -> str:
+        """What the answer rests on: one of `BASES`."""
+        root = self.found.root
+        if root is None or root.signature is None:
+            return "nothing"
+        if root.derived is not None:
+            return f"{root.derived.degree}{', open' if root.derived.is_open else ''}"
+        return "signature" if self.found.known else "known symptom"
 
 
 def read_cases(folder: Path = REPORTS) -> list[Case]:
@@ -130,14 +143,20 @@ def figures() -> Iterator[Figure]:
 
 
 def table(judged: Sequence[Judged]) -> str:
-    """Right, wrong and none for each half and category."""
+    """Right, wrong and none for each half, by category and by what the answer rests on."""
     lines = []
     for half in ("looked at", "only counted"):
         own = [one for one in judged if one.case.half == half]
         lines.append(f"{half + f' ({len(own)})':<24} {'right':>6} {'wrong':>6} {'none':>6}")
-        for category in (*sorted({one.case.category for one in own}), "all"):
-            counts = Counter(one.answer for one in own if category in {one.case.category, "all"})
-            lines.append(f"  {category:<22} {counts['right']:>6} {counts['wrong']:>6} {counts['none']:>6}")
+        groups: dict[str, Counter[Answer]] = {}
+        for one in own:
+            groups.setdefault(one.case.category, Counter())[one.answer] += 1
+        groups = {name: groups[name] for name in sorted(groups)}
+        groups["all"] = Counter(one.answer for one in own)
+        for basis in BASES:
+            groups[f"by {basis}"] = Counter(one.answer for one in own if one.basis == basis)
+        for name, counts in groups.items():
+            lines.append(f"  {name:<22} {counts['right']:>6} {counts['wrong']:>6} {counts['none']:>6}")
     return "\n".join(lines)
 
 

@@ -6,11 +6,14 @@ import hashlib
 
 import pytest
 
-from benchmarks.reported_stacks import read_stacks, stack_cell
+from benchmarks.reported_stacks import JudgedStack, Stack, read_stacks, stack_cell
 from benchmarks.retrodiction import AREAS, Case, judge, listing, read_cases, table
+from benchmarks.version_cases import is_expressed, is_predicted
 from harness.matrix.reading.load_matrix import load_matrix
+from harness.outcome import Judgement, Status
 from harness.package import shipped_file
 from harness.verdict.triage.catalogue import shipped_catalogue
+from harness.workspace.inspection.stack_checks import CheckedEntry
 
 CASES = read_cases()
 
@@ -77,3 +80,27 @@ def test_no_report_is_taken_for_a_job_that_worked_and_no_cause_is_wrong(part):
     assert set(wrong) <= KNOWN_WRONG
     assert not [one for one in CASES if one.half == "only counted" and f": {one.source} (" in listed]
     assert table(judged).count("all ") == 2
+
+
+def test_a_report_with_versions_is_expressed_if_they_are_versions():
+    matrix = load_matrix(shipped_file("matrix.yaml"))
+    stated = case("x", category="api").model_copy(update={"versions": {"vllm": "0.9.1", "torch": "2.7.0"}})
+    assert is_expressed(matrix, stated)
+    assert not is_expressed(
+        matrix, stated.model_copy(update={"versions": {"vllm": "main", "torch": "2.7.0"}})
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "predicted"),
+    [
+        (Status.FAIL, "vllm 0.9.1 requires torch==2.7.0", True),
+        (Status.FAIL, "ray 2.9 requires numpy<2", False),
+        (Status.PASS, "vllm 0.9.1 requires torch==2.7.0", False),
+    ],
+)
+def test_a_report_is_predicted_by_a_check_that_fails_for_a_package_of_it(status, reason, predicted):
+    stated = case("x", category="api", names=("vLLM",))
+    entry = CheckedEntry(check="resolve", judgement=Judgement(status=status, reasons=(reason,)))
+    stack = Stack(source="a/b#1", axes={"vllm": "0.9.1", "torch": "2.8.0"})
+    assert is_predicted(stated, JudgedStack(stack=stack, entries=(entry,))) is predicted
