@@ -103,10 +103,22 @@ _AT_WORK = re.compile(
     r"|wandb|swanlab|mlflow|view run|waking|sleep|warm(?:ed|ing)?[ -]?up|captur(?:ed|ing)"
     r"|ends?|ended|steps?|epochs?|took|shapes?|version|kept|contains|early stopping|from scratch|total|len"
     r"|checkpoints?|datasets?|dataloader|batch(?:es)?|rewards?|answers?|learning rate|lr|sync\w*|broadcast)\b"
-    r"|\b(?:memory (?:allocated|reserved)|warnings\.warn\()|<\|\w+\|>|global_step"
+    r"|\b(?:memory (?:allocated|reserved)|_?warnings\.warn\()|<\|\w+\|>|global_step"
     r"|(?:完成|成功|保存|加载|开始|没有|结束)|\d{1,3}%\|"
     r"|\b(?:0|no|none) (?:failed|failures?|errors?|invalid)\b",
     re.IGNORECASE,
+)
+# What is done with the results of a job, or says where they are, and how a shell or Ray says that it is over.
+_AFTERWARDS = re.compile(
+    r"^(?!.{0,200}: )\W{0,4}(?:merg(?:ed|ing)|convert(?:ed|ing)|push(?:ed|ing)|cop(?:ied|ying)"
+    r"|archiv(?:ed|ing)|export(?:ed|ing)|compress(?:ed|ing))\b"
+    r"|^\W{0,4}(?:results?|outputs?|logs?|reports?|files?)\b.{0,40} (?:in|at|under|to) \S*/\S+\s*$"
+    r"|^\++ (?!exit\b)\S|\bSUCC \S+\.py:\d+ -- |^\W{0,4}(?:good ?bye|bye|log ?out|all (?:good|fine|ok))\W*$",
+    re.IGNORECASE,
+)
+# `+ exit 0`, `Exit status 0`.
+_EXIT_ZERO = re.compile(
+    r"^\W{0,4}(?:exit|return)(?:ed)?(?: with)?(?: (?:code|status))?\W{1,3}0\s*$", re.IGNORECASE
 )
 # A line of settings, metrics or counts only: `retries: 3, skip=False, 'x': None`.
 _VALUE = r"(?:[-+]?[\d.]+(?:e[-+]?\d+)?%?|nan|inf|true|false|none|null|\S{0,2}/\S+|['\"][^'\"]{0,200}['\"])"
@@ -124,7 +136,8 @@ _TROUBLE = re.compile(
 )
 # A line that ends with what was measured: a duration, an amount of memory, the last cell of a row.
 _MEASURED = re.compile(
-    r"\d\s?(?:h|hours?|m|min(?:ute)?s?|s|sec(?:ond)?s?|ms|[kmgt]i?b|bytes)[\s).,;]*$"
+    r"\d\s?(?:h|hours?|m|min(?:ute)?s?|s|sec(?:ond)?s?|ms|[kmgt]i?b|bytes|%|\w{1,12}/s(?:ec)?)[\s).,;]*$"
+    r"|^[a-z][\w /-]{0,40}\b(?:loss|reward|score|accuracy|throughput|entropy)\b[\w /-]{0,40} -?\d+\.\d+\s*$"
     r"|[|\u2502]\s*[-+]?\d+\.\d+\s*%?\s*[|\u2502]?\s*$",
     re.IGNORECASE,
 )
@@ -174,6 +187,7 @@ def unusual_lines(
         and not _AT_WORK.search(text)
         and not _is_value(text)
         and not _is_measured(text)
+        and not _is_afterwards(text)
         and not _PRINTED_ANSWER.match(text)
         and not SAMPLE_FIELD.match(text)
         and not _goes_on(text)
@@ -196,6 +210,13 @@ def _is_measured(text: str) -> bool:
     others = (_TROUBLE, _NEEDED, _FAILURE_WORDS, _ERROR_NUMBER)
     is_amount = _MEASURED.search(text) and not any(pattern.search(text) for pattern in others)
     return bool(is_amount or _TIME.fullmatch(text.strip()))
+
+
+def _is_afterwards(text: str) -> bool:
+    """Whether a line says what follows a job that worked, and of nothing that was missing or waited for."""
+    if _EXIT_ZERO.match(text):
+        return True
+    return bool(_AFTERWARDS.search(text)) and not (_TROUBLE.search(text) or _NEEDED.search(text))
 
 
 def suspicious_lines(tail: Sequence[tuple[int, str]], progress: int, *, ended: bool) -> list[tuple[int, str]]:

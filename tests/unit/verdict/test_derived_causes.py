@@ -95,11 +95,37 @@ def test_versions_that_go_together_are_no_cause():
     assert root.derived is None or root.derived.degree != "proven"
 
 
-def test_a_symbol_without_versions_is_a_likely_cause():
+def test_a_symbol_that_nobody_defines_is_proven_by_the_message_which_leaves_two_reasons():
     root = triage_text(f"OSError: /x/site-packages/dlinfer/a.so: undefined symbol: {SYMBOL}\n".encode()).root
     assert root.derived
-    assert root.derived.degree == "likely"
-    assert "torch-npu" in root.derived.sentence
+    assert root.derived.degree == "proven"
+    assert root.derived.is_open
+    assert (
+        "was built for another version or build of torch-npu, or torch-npu is not loaded"
+        in root.derived.sentence
+    )
+    # A library without a package may belong to the one that defines the symbol.
+    root = triage_text(f"OSError: /x/a.so: undefined symbol: {SYMBOL}\n".encode()).root
+    assert root.derived is None or root.derived.degree == "symptom"
+
+
+def test_what_cannot_be_inspected_is_supported():
+    failed = "ValueError: Model architectures ['Qwen3ForCausalLM'] {}\n"
+    found = triage_text(
+        failed.format("failed to be inspected. Please check the logs for more details.").encode()
+    )
+    assert not found.known
+    text = failed.format("are not supported for now. Supported architectures: dict_keys([])")
+    root = triage_text(text.encode()).root
+    assert root.derived.is_open
+    assert root.signature.cause.startswith("vllm has the model class `Qwen3ForCausalLM` in vllm from 0.8.")
+
+
+def test_a_key_alone_is_not_known_to_be_a_model_type():
+    assert not triage_text(b"KeyError: 'qwen3_next'\n").known
+    frame = '  File "/x/site-packages/transformers/models/auto/configuration_auto.py", line 1, in from_pretrained\n'
+    trace = f"Traceback (most recent call last):\n{frame}    config_class = CONFIG_MAPPING[x]\n"
+    assert triage_text(f"{trace}KeyError: 'qwen3_next'\n".encode()).known
 
 
 UV = """  x No solution found when resolving dependencies:
@@ -134,6 +160,68 @@ def test_what_an_installer_says_about_two_packages_is_a_cause(text, sentence):
     assert found.known
     assert found.root.signature.cause == sentence
     assert found.root.derived.degree == "proven"
+
+
+COMPARED = {
+    "ImportError: Requires Flash-Attention version >=2.7.1,<=2.8.2 but got 2.8.3.": (
+        "the program that reports it needs Flash-Attention version >=2.7.1,<=2.8.2, and Flash-Attention 2.8.3 is"
+    ),
+    "ImportError: tokenizers>=0.21,<0.22 is required for a normal functioning of this module, but found "
+    "tokenizers==0.20.3.": "needs tokenizers>=0.21,<0.22, and tokenizers==0.20.3 is",
+    "ImportError: Found an incompatible version of torchao. Found version 0.12.0, but only versions above 0.16.0 "
+    "are supported": "needs torchao above 0.16.0, and torchao 0.12.0 is",
+    "ImportError: Numba needs NumPy 2.2 or less. Got NumPy 2.3.": "Numba needs NumPy 2.2 or less, and NumPy 2.3 is",
+    "Exception: flashinfer_python is installed with version 0.2.3, which is less than the minimum required version "
+    "0.2.5. Please reinstall": "needs flashinfer_python >=0.2.5, and flashinfer_python 0.2.3 is",
+}
+
+
+@pytest.mark.parametrize("text", COMPARED)
+def test_a_program_that_compares_versions_has_told_the_cause(text):
+    root = triage_text(f"{text}\n".encode()).root
+    assert f"{COMPARED[text]} installed" in root.signature.cause
+    assert root.derived.degree == "proven"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: this job requires 4 cards but got 2",
+        "ValueError: a batch of 8 is required for this test, but found 6",
+        "AssertionError: the mask requires shape (4, 8), but got (4, 7)",
+    ],
+)
+def test_what_is_no_version_is_not_compared(text):
+    use = failed_use_of(text)
+    assert use is None or use.expected is not Expected.VERSION
+
+
+def test_missing_metadata_names_the_package_and_what_is_left():
+    text = "importlib.metadata.PackageNotFoundError: No package metadata was found for {}\n"
+    root = triage_text(text.format("megatron-core").encode()).root
+    assert root.signature.cause.startswith("megatron-core is not installed for this Python, although")
+    assert root.derived.is_open
+    # Of flash_attn a signature tells more.
+    assert triage_text(text.format("flash_attn").encode()).root.id == "fa-metadata"
+
+
+def test_a_missing_top_level_module_is_not_installed_or_another_python_runs():
+    trace = '  File "/x/site-packages/vllm_ascend/a.py", line 3, in <module>\n    import torch_npu\n'
+    root = triage_text(f"{trace}ModuleNotFoundError: No module named 'torch_npu'\n".encode()).root
+    assert root.signature.cause.startswith(
+        "this Python finds no module `torch_npu`, which vllm-ascend imports: its"
+    )
+    assert root.derived.is_open
+    # A module that something else hides was found, and a module in a package is missing for its version.
+    for text in ("No module named 'ray.air'; 'ray' is not a package", "No module named 'vllm.absent'"):
+        root = triage_text(f"ModuleNotFoundError: {text}\n".encode()).root
+        assert "finds no module" not in root.signature.cause
+
+
+def test_a_function_that_cann_lacks_is_a_symptom():
+    found = triage_text(b"RuntimeError: Failed to find function aclmdlRICaptureBegin\n")
+    assert found.root.id == "acl-function-missing"
+    assert not found.known
 
 
 @pytest.mark.parametrize(
@@ -180,7 +268,7 @@ def test_a_library_of_torch_is_named_after_its_package():
     text = "OSError: libtorchtext.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSs"
     root = triage_text(text.encode()).root
     assert root.derived.packages == ("torch", "torchtext")
-    assert "was built for another version of torch" in root.signature.cause
+    assert "was built for another version or build of torch" in root.signature.cause
 
 
 def test_a_full_stop_ends_no_name():

@@ -238,13 +238,20 @@ def test_what_the_installed_release_has_is_no_cause(text: str, pack_file: Path) 
         "AttributeError: 'Batch' object has no attribute 'never'",
         "ImportError: cannot import name 'never' from 'vllm.generated' (/x/vllm/generated.py)",
         "ModuleNotFoundError: No module named 'vllm.generated'",
-        "ModuleNotFoundError: No module named 'vllm'",
         "TypeError: Nowhere.__init__() got an unexpected keyword argument 'seed'",
     ],
 )
 def test_what_no_release_tells_is_not_derived(text: str, pack_file: Path) -> None:
     cause = derived(USER + text, pack_file, vllm="0.9.1")
     assert cause is None or cause.degree == "symptom"
+
+
+def test_a_package_that_python_does_not_find_is_missing_in_whatever_release(pack_file: Path) -> None:
+    cause = derived(f"{USER}ModuleNotFoundError: No module named 'vllm'", pack_file, vllm="0.9.1")
+    assert cause is not None
+    assert cause.is_open
+    assert "this Python finds no module `vllm`" in cause.sentence
+    assert "0.9.1" not in cause.sentence
 
 
 def test_an_imported_name_that_no_release_has_was_written_for_another_one(pack_file: Path) -> None:

@@ -20,6 +20,7 @@ from harness.verdict.triage.derived.installed_files import (
     unregistered_operator,
 )
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
+from harness.verdict.triage.derived.message_causes import told_by_message
 from harness.verdict.triage.derived.package_names import (
     CHECKED_OUT,
     INSTALLED,
@@ -102,10 +103,9 @@ class CauseFinder:
     def _cause(self, use: FailedUse) -> DerivedCause | None:
         if use.expected is Expected.REQUIREMENT:
             return self._stated(use)
-        if is_missing_key(use):
-            return _missing_key(use)
-        if use.expected is Expected.CONFIG_NODE:
-            return _no_container(use)
+        told = told_by_message(use)
+        if told:
+            return told
         by_pack = (*self._by_surfaces(use), *self._by_requirements(use))
         found = [
             _source_folder(use),
@@ -189,7 +189,7 @@ class CauseFinder:
         )
 
     def _by_symbol(self, use: FailedUse) -> DerivedCause | None:
-        """A library that needs a symbol was built for a version of its giver that has it."""
+        """The dynamic linker says that nothing which is loaded defines what a library needs."""
         if use.expected not in {Expected.SYMBOL, Expected.LIBRARY_VERSION} or not use.names:
             return None
         giver = giver_of(use.names[0])
@@ -200,14 +200,16 @@ class CauseFinder:
         package = package_of_library(path)
         of = f" of {package}" if package and package != giver else ""
         name = demangled(use.names[0])
+        is_other = bool(package) and package != giver
         return DerivedCause(
-            degree=Degree.LIKELY if package and package != giver else Degree.SYMPTOM,
+            degree=Degree.PROVEN if is_other else Degree.SYMPTOM,
             sentence=(
-                f"{library}{of} was built for another version of {giver}: it needs `{name}`, which the "
-                f"installed {giver} does not define, or which is not loaded"
+                f"{library}{of} needs `{name}` of {giver}, and no {giver} that is loaded defines it: the "
+                f"library was built for another version or build of {giver}, or {giver} is not loaded first"
             ),
-            proof=(f"`{use.names[0]}` is `{name}`, a name of {giver}",),
+            proof=(f"message of the dynamic linker; `{use.names[0]}` is `{name}`, a name of {giver}",),
             packages=tuple(filter(None, (giver, package))),
+            is_open=is_other,
             remedy=(
                 f"install the {giver} that {package or library} was built for, or build {package or library} "
                 "again in this environment"
@@ -256,46 +258,6 @@ def _source_folder(use: FailedUse) -> DerivedCause | None:
         proof=("the file in the innermost frame is in no folder of installed packages",),
         packages=(package,),
         remedy=f"start from another folder, or build {package} in this folder",
-    )
-
-
-def is_missing_key(use: FailedUse) -> bool:
-    """Whether a program read a key that the configuration of its job does not have."""
-    is_told = bool(use.names) and (bool(use.stack) or use.is_read)
-    return use.expected is Expected.CONFIG_KEY and is_told and not use.owner
-
-
-def _missing_key(use: FailedUse) -> DerivedCause:
-    """OmegaConf names the key, and the traceback, if it is there, the file that reads it."""
-    key, reader = use.names[0], package_of_file(use.user) or use.user
-    who = reader or "the program"
-    frame = ", and the innermost frame of the traceback" if reader else ""
-    return DerivedCause(
-        degree=Degree.PROVEN,
-        sentence=f"{who} reads the key `{key}`, which the configuration of this job does not have",
-        proof=(f"message of OmegaConf{frame}",),
-        packages=tuple(filter(None, (package_of_file(use.user),))),
-        remedy=(
-            f"add the key with its full path (`+PATH.{key}=VALUE`), or start the job with the configuration "
-            f"files and the entry point of this version of {who}"
-        ),
-    )
-
-
-def _no_container(use: FailedUse) -> DerivedCause:
-    """OmegaConf names a value and the key that the configuration reads in it."""
-    node, key = use.owner, use.names[0]
-    return DerivedCause(
-        degree=Degree.PROVEN,
-        sentence=(
-            f"the configuration reads `{key}` in `{node}`, which is a single value in this job, without keys"
-        ),
-        proof=("message of OmegaConf",),
-        packages=(),
-        remedy=(
-            f"give `{node}` the keys that the configuration reads; if its values are files of a group of "
-            f"configurations, choose one with `{node.replace('.', '/')}=NAME` instead of `{node}=NAME`"
-        ),
     )
 
 

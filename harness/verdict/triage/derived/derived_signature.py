@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from harness.verdict.triage.catalogue import Signature
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
-from harness.verdict.triage.derived.derived_cause import CauseFinder, is_missing_key
+from harness.verdict.triage.derived.derived_cause import CauseFinder
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
+from harness.verdict.triage.derived.message_causes import is_missing_key, is_missing_module
 from harness.verdict.triage.stack_trace import Frame
 
-#: The area of derived causes, and of those that are about settings: refused by a package, or missing.
-AREA, SETTINGS = "derived", "config"
+#: The area of derived causes, of those about settings (refused by a package, or missing), and about what is
+#: installed.
+AREA, SETTINGS, LIBRARIES = "derived", "config", "libraries"
 #: Signatures of these areas are about packages that do not go together, which a proven cause tells better.
 ABOUT_PACKAGES = frozenset({"skew", "libraries"})
 #: Those of this area say of a text that its packages are of different stacks, without knowing their releases.
@@ -65,7 +67,12 @@ def _raised(finder: CauseFinder, text: str, frames: Sequence[Frame]) -> tuple[Si
 
 
 def _may_be_replaced(known: Signature, use: FailedUse) -> bool:
-    """Whether what is derived may tell more: of a missing key, the traceback names who reads it."""
+    """Whether what is derived may tell more: of a missing key, the traceback names who reads it.
+
+    Of metadata that is missing, the message has told everything.
+    """
+    if use.expected is Expected.METADATA:
+        return False
     return known.role != "cause" or known.area in ABOUT_PACKAGES or is_missing_key(use)
 
 
@@ -79,6 +86,7 @@ def _is_better(cause: DerivedCause, known: Signature, use: FailedUse) -> bool:
 
 def _signature(use: FailedUse, cause: DerivedCause, text: str) -> Signature:
     area = SETTINGS if is_missing_key(use) or use.expected is Expected.CONFIG_NODE else AREA
+    area = LIBRARIES if use.expected is Expected.METADATA or is_missing_module(use) else area
     return _signature_of(area, (use.expected.value, *use.owner.split(".")[-2:], *use.names), cause, text)
 
 

@@ -40,6 +40,8 @@ class Expected(StrEnum):
     ARCHITECTURE = "architecture"
     REGISTERED = "registered name"
     REQUIREMENT = "requirement"
+    VERSION = "version"
+    METADATA = "metadata"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +50,12 @@ class FailedUse:
 
     expected: the kind. owner: the function, class, module, library or operator, as the message writes it,
     often without its module; an operator as `npu::name`. names: the arguments, attributes, symbols or keys;
-    for `POSITIONAL` the numbers of arguments that were given; for `REQUIREMENT` the requirement of `owner`,
-    and what is installed as `defined_in`. user: the file of the code that expected it, ""
-    if the log does not name it. defined_in: the file of the owner, if the message names it. is_shadowed: the
-    message shows that a folder or a half imported module has the owner's name. is_read: the message says that
-    the program itself reads the key, and not a command that sets it. stack: the frames of the traceback,
-    outermost first.
+    for `POSITIONAL` the numbers of arguments that were given; for `REQUIREMENT` (of an installer) and
+    `VERSION` (of a running program) the requirement of `owner`, and what is installed as `defined_in`. user:
+    the file of the code that expected it, "" if the log does not name it. defined_in: the file of the owner,
+    if the message names it. is_shadowed: the message shows that a folder or a half imported module has the
+    owner's name. is_read: the message says that the program itself reads the key, and not a command that sets
+    it. stack: the frames of the traceback, outermost first.
     """
 
     expected: Expected
@@ -69,6 +71,9 @@ class FailedUse:
 Q = "['\"`\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}]"
 CALLED = r"(?P<owner>[A-Za-z_][\w.<>]{0,200})\(\)"
 DOTTED = r"[A-Za-z_][\w.]{0,200}"
+PACKAGE = r"[A-Za-z][\w.-]{0,60}"
+VERSION = r"\d[\w+!]{0,20}(?:\.\w[\w+!]{0,20}){0,6}"
+RANGE = r"(?:[=<>!~]=?=? ?v?\d[\w.+!*]{0,30},? ?){1,4}"
 OPERATOR_NAME = r"[a-zA-Z_]\w{0,60}::\w{1,120}(?:\.\w{1,60})?"
 
 
@@ -98,6 +103,34 @@ FORMS = (
         Expected.REQUIREMENT,
         r"\bBecause (?P<owner>[A-Za-z][\w.-]{0,60}==\d[\w.+!-]{0,40}) depends on "
         r"(?P<names>[A-Za-z][\w.-]{0,60}[=<>!~][^\s;]{0,80}?),?(?:\s|$)",
+    ),
+    # Programs that compare the version of a package which they import: `tokenizers>=0.21,<0.22 is required
+    # ..., but found tokenizers==0.20.3`, `Requires Flash-Attention version >=2.7.1 but got 2.8.3`, `Found an
+    # incompatible version of torchao. Found version 0.12.0, but only versions above 0.16.0 are supported`.
+    _form(
+        Expected.VERSION,
+        rf"(?P<names>{PACKAGE}{RANGE}) is required .{{0,100}}?but found "
+        rf"(?P<file>{PACKAGE}[ =]{{1,3}}{VERSION})",
+    ),
+    _form(
+        Expected.VERSION,
+        rf"\b[Rr]equires? {Q}?(?P<names>{PACKAGE}{Q}?(?: version)? ?{RANGE})[,.]? but (?:got|found)"
+        rf"(?: version)? (?P<file>{VERSION})",
+    ),
+    _form(
+        Expected.VERSION,
+        rf"incompatible version of (?P<names>{PACKAGE})\. Found version (?P<file>{VERSION}), "
+        rf"but only versions (?P<range>(?:above|below|from) {VERSION})",
+    ),
+    _form(
+        Expected.VERSION,
+        rf"\b(?P<owner>{PACKAGE}) (?:needs|requires) (?P<names>{PACKAGE} v?{VERSION} or "
+        rf"(?:less|greater|newer|later|higher|above))\. (?:Got|Found) (?P<file>{PACKAGE} {VERSION})",
+    ),
+    _form(
+        Expected.VERSION,
+        rf"(?P<names>{PACKAGE}) is installed with version (?P<file>{VERSION}),? "
+        rf"which is (?:less|lower|older) than the minimum required version (?P<range>{VERSION})",
     ),
     _form(
         Expected.KEYWORD,
@@ -137,6 +170,7 @@ FORMS = (
         rf"{Q}?(?P<owner>{DOTTED}){Q}?"
         r"(?: \((?:most likely due to a circular import\) \()?(?P<file>[^()]{1,500})\))?",
     ),
+    _form(Expected.METADATA, rf"No package metadata was found for {Q}?(?P<owner>{PACKAGE}){Q}?"),
     _form(Expected.MODULE, rf"No module named {Q}?(?P<owner>{DOTTED}){Q}?"),
     _form(
         Expected.ABSTRACT_METHOD,
@@ -204,7 +238,8 @@ FORMS = (
     _form(Expected.MODEL_TYPE, rf"has model type {Q}(?P<names>\w+){Q} but Transformers does not recognize"),
     _form(
         Expected.ARCHITECTURE,
-        r"Model architectures? \['?(?P<names>\w+)'?\]? (?:are not supported|failed to be inspected)",
+        # "failed to be inspected" says that it is supported, and that its module cannot be imported.
+        r"Model architectures? \['?(?P<names>\w+)'?\]? are not supported",
     ),
     _form(Expected.REGISTERED, r"^KeyError: '(?P<names>[a-z]\w{3,60})'\s*$"),
 )
@@ -247,6 +282,9 @@ def _use(expected: Expected, found: re.Match[str], frames: Sequence[Frame]) -> F
     parts = found.groupdict()
     owner, written, file = parts.get("owner") or "", parts.get("names") or "", parts.get("file") or ""
     names: tuple[str, ...] = (written.strip(),) if written else ()
+    if expected is Expected.VERSION:
+        limit = parts.get("range") or ""
+        names = (f"{written.strip(' ,')} {'>=' * limit[:1].isdigit()}{limit}".rstrip(),)
     if expected in {Expected.ARGUMENT, Expected.ABSTRACT_METHOD}:
         names = tuple(name for name in LISTED.findall(written) if name not in WORDS)
     if expected in {Expected.ATTRIBUTE, Expected.OPTION}:

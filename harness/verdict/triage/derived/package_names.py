@@ -42,6 +42,7 @@ GIVERS = (
     (re.compile(r"^(?:cuda|cublas|cudnn|cusparse|cusolver|nvrtc|nvJitLink)[A-Z]|^__nvJitLink"), "CUDA"),
 )
 LIBRARIES = (
+    (re.compile(r"^flash_attn_\d_cuda"), "flash-attn"),
     (re.compile(r"^libtorch_npu"), "torch-npu"),
     (re.compile(r"^lib(?:torch|c10|shm)(?:_|\.|$)|^libtorch_\w+"), "torch"),
     (re.compile(r"^lib(?:atb|mki|asdops|lcal|tbe_adapter)"), "NNAL"),

@@ -19,6 +19,7 @@ from harness.compat.knowledge.surface_pack import InRelease, NameHistory, Surfac
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
+from harness.verdict.triage.derived.meant_packages import is_named
 from harness.verdict.triage.derived.published_pairs import PublishedPairs
 from harness.verdict.triage.derived.stack_releases import releases_with_stack
 from harness.verdict.triage.derived.surface_questions import SurfaceQuestion, questions
@@ -169,7 +170,9 @@ class SurfaceCauses:
             f"{read[-1]}{here}; {who} was written for a newer or unreleased {package}, or for a fork"
         )
         remedy = f"install the {package} commit that {who} names, or an older release of it"
-        return self._derived(question, Degree.LIKELY, sentence, remedy)
+        # Without its package in the log, a class or function of this name may be any program's own.
+        is_told = question.is_import or is_named(package, use, self.versions)
+        return self._derived(question, Degree.LIKELY if is_told else Degree.SYMPTOM, sentence, remedy)
 
     def _read(self, history: NameHistory) -> str:
         return f"{history.package}: {_read_in_words(history)} (surface pack {self.pack.digest[-12:]})"

@@ -118,12 +118,18 @@ def questions(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> Iterat
             yield from _override(pack, use, user, shown)
         case Expected.CONFIG_KEY if use.owner and use.names:
             yield from _defined(pack, use, takes_keyword(use.names[0]), f"`{use.owner}` takes {names}", shown)
-        case Expected.MODEL_TYPE:
-            yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
-        case Expected.REGISTERED if _loads_model(use):
-            yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
+        case Expected.MODEL_TYPE | Expected.REGISTERED if use.expected is Expected.MODEL_TYPE or _loads_model(
+            use
+        ):
+            has = f"transformers has the model type {names}"
+            for question in _mentioned(pack, MODEL_TYPES, use.names[0], has):
+                # A key alone may be one of any table.
+                is_stated = use.expected is Expected.MODEL_TYPE
+                yield replace(question, is_stated=is_stated, is_weak=not (is_stated or use.stack))
         case Expected.ARCHITECTURE:
-            yield from _mentioned(pack, ARCHITECTURES, use.names[0], f"vllm has the model class {names}")
+            has = f"vllm has the model class {names}"
+            for question in _mentioned(pack, ARCHITECTURES, use.names[0], has):
+                yield replace(question, is_stated=True)
 
 
 def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) -> Iterator[SurfaceQuestion]:
