@@ -15,6 +15,7 @@ from pathlib import Path
 from healthy_logs import METRICS, healthy_log, scary_log
 
 from benchmarks.figures import Figure, timed
+from benchmarks.retrodiction import read_cases
 from harness.verdict.triage.catalogue import shipped_catalogue
 from harness.verdict.triage.diagnosis import triage_file, triage_text
 
@@ -29,6 +30,8 @@ from harness.verdict.triage.diagnosis import triage_file
 triage_file(pathlib.Path(sys.argv[1]))
 print(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
 """
+#: So many failures of packages that call each other are in one log, each of another worker.
+FAILURES = 14
 GREP = ("grep", "-aic", "error")
 
 
@@ -36,6 +39,17 @@ def _peak_mb(log: Path) -> float:
     """The peak memory of a process that only reads this log. This one holds the logs that it has made."""
     ran = subprocess.run([sys.executable, "-c", PEAK, str(log)], check=True, capture_output=True, text=True)
     return int(ran.stdout) / 1024
+
+
+def _failures() -> bytes:
+    """A log with failure reports of packages that call each other, of those that may be looked at."""
+    cases = [one for one in read_cases() if one.half == "looked at" and one.category == "api"][:FAILURES]
+    lines = [
+        f"(Worker pid={number}) {line}"
+        for number, one in enumerate(cases)
+        for line in one.error.strip().splitlines()
+    ]
+    return ("\n".join(lines) + "\n").encode()
 
 
 def _record(step: int) -> str:
@@ -131,3 +145,13 @@ def figures() -> Iterator[Figure]:
             rival_name="grep -i error",
         )
     yield Figure(claim="triage of a log with every error, peak memory", measured=memory, unit="MB", limit=500)
+    failures = _failures()
+    with timed() as took:
+        triage_text(failures)
+    claim = f"triage of {FAILURES} failures of packages that call each other"
+    yield Figure(claim=claim, measured=took.cpu, unit="s of CPU", limit=MOST_SECONDS)
+    with tempfile.NamedTemporaryFile(suffix=".log") as file:
+        file.write(failures)
+        file.flush()
+        memory = _peak_mb(Path(file.name))
+    yield Figure(claim=f"{claim}, peak memory", measured=memory, unit="MB", limit=300)
