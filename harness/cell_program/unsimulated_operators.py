@@ -13,7 +13,7 @@ _PATTERNS = (
     # These patterns are not anchored, because a worker's error may be quoted within another message.
     re.compile(rf"not simulated: {_NAME}"),
     re.compile(rf"the simulated device does not compute {_NAME}"),
-    re.compile(r"(aclnn\w+) or \w+GetWorkspaceSize not in"),
+    re.compile(r"(aclnn\w+) (?:or \w+GetWorkspaceSize not in|not found)"),
     re.compile(r"(\w+Operation) CreateOperation failed"),
     # An operator of the older interface, which the simulated runtime has none of: it returns 107000.
     re.compile(r"OPS function error: (\w+), error code is 107000"),

@@ -313,6 +313,7 @@ def test_a_step_without_a_reference_is_never_a_pass() -> None:
         # The version is compared, so the text is about the cell.
         ("RuntimeError: please upgrade CANN to version 9.0.0 or higher.", []),
         ("aclnnFoo or aclnnFooGetWorkspaceSize not in libopapi.so, or", ["aclnnFoo"]),
+        ("RuntimeError: aclnnSilentCheck not found. ", ["aclnnSilentCheck"]),
         ("ValueError: shapes do not fit", []),
     ],
 )
