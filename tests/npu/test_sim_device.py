@@ -570,3 +570,23 @@ def test_log_probs_of_verl_go_through_the_fused_operator() -> None:
         return [torch.log_softmax(logits.double(), -1).gather(-1, labels[..., None]).squeeze(-1)]
 
     permitted(formula, torch.float32).require([actual])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "operator",
+    [
+        lambda x, y: functional.binary_cross_entropy_with_logits(x, y, y + 3, reduction="none"),
+        lambda x, y: functional.soft_margin_loss(x, y * 2 - 1, reduction="none"),
+        lambda x, y: functional.smooth_l1_loss(x, y, reduction="none", beta=0.3),
+        lambda x, _y: torch.logsumexp(x, 1),
+    ],
+    ids=["binary_cross_entropy_with_logits", "soft_margin_loss", "smooth_l1_loss", "logsumexp"],
+)
+def test_what_is_one_kernel_rounds_once(operator: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    """CANN has one kernel for each of these; the CPU has several operators, and each rounds."""
+    drawn = torch.Generator().manual_seed(3)
+    x = (torch.randn(64, 10, generator=drawn) * 3).to(dtype)
+    y = torch.randint(0, 2, (64, 10), generator=drawn).to(dtype)
+    found, expected = operator(x.npu(), y.npu()).cpu(), operator(x.float(), y.float()).to(dtype)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -68,7 +68,9 @@ def _retrying(plan: OperatorPlan, compute: Compute) -> Compute:
 # the last place; a computation in float32 that is rounded once has half a unit.
 _ROUNDED_TWICE = re.compile(
     r"aten::(_?upsample_\w+|grid_sampler_\w+|_?adaptive_avg_pool\dd_backward|avg_pool\dd_backward"
-    r"|(reflection|replication)_pad\dd_backward|embedding_dense_backward|col2im|logit_?)"
+    r"|(reflection|replication)_pad\dd_backward|embedding_dense_backward|col2im|logit_?"
+    # Several operators on a CPU, one kernel of CANN (aclnn...) in op-plugin.
+    r"|binary_cross_entropy_with_logits|soft_margin_loss(_backward)?|smooth_l1_loss(_backward)?|huber_loss(_backward)?|logsumexp)"
 )
 _WITH_ALPHA = re.compile(r"aten::(sub_?|rsub)")
 
