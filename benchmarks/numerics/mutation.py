@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verdicts: list[Verdict] = []
     for environment in arguments.environments:
         release, _, python = environment.partition("=")
-        chosen = _chosen(_verl_folder(python), arguments, entries)
+        chosen = _chosen(verl_folder(python), arguments, entries)
         total = len(chosen)
         chosen = chosen[arguments.skip :][: arguments.sample or None]
         found = [
@@ -231,7 +231,8 @@ def _chosen(
     return of_entries(found, entries, arguments.entries) if arguments.entries else found
 
 
-def _verl_folder(python: str) -> Path:
+def verl_folder(python: str) -> Path:
+    """Where the package `verl` of an environment is."""
     code = "import importlib.util as u; print(u.find_spec('verl').submodule_search_locations[0])"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     return Path(found.stdout.strip())

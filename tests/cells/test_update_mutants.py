@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from benchmarks.numerics.mutation import all_mutants
-from benchmarks.numerics.mutation_sites import Mutant, mutated
-from benchmarks.numerics.update_path import OTHER_FEATURES
+from benchmarks.numerics.mutation_sites import Mutant
+from benchmarks.numerics.trained_mutants import overlay
 from harness.outcome import Status
 from harness.verdict.verdict import judge_outcome
 
@@ -40,21 +39,6 @@ def sample(folder: Path) -> list[Mutant]:
     of_each = {name: [one for one in found if one.function.rpartition(".")[2] == name] for name in FUNCTIONS}
     firsts = [one for mutants in of_each.values() for one in mutants[:1]]
     return firsts[:10]
-
-
-def overlay(original: Path, folder: Path, mutant: Mutant) -> None:
-    """A copy of the package `verl` made of links, with one file that is mutated."""
-    for file in original.rglob("*"):
-        target = folder / "verl" / file.relative_to(original)
-        if file.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-        elif file.suffix != ".pyc":
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(file)
-    changed = folder / "verl" / mutant.file
-    source = changed.read_text("utf-8")
-    changed.unlink()
-    changed.write_text(ast.unparse(mutated(source, mutant, OTHER_FEATURES)), "utf-8")
 
 
 @pytest.mark.parametrize("number", range(10))

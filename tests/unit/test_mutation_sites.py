@@ -6,7 +6,9 @@ import ast
 
 from benchmarks.numerics.mutation import Verdict, obsolete, of_entries, score, verdict, why_equivalent
 from benchmarks.numerics.mutation_sites import mutants, mutated
+from benchmarks.numerics.trained_mutants import overlay
 from benchmarks.numerics.trainer_lines import lines_in
+from benchmarks.numerics.update_path import OTHER_FEATURES
 
 SOURCE = '''
 class Actor:
@@ -181,3 +183,18 @@ def test_a_draw_is_another_order_and_entries_that_no_mutant_needs_are_listed():
     assert [why_equivalent(one, entries) for one in chosen] == ["first", "second"]
     survived = [Verdict(mutant=chosen[0], status="equivalent", why="first")]
     assert obsolete(survived, entries) == entries[1:]
+
+
+def test_a_package_with_a_mutant_is_the_package_with_one_changed_file(tmp_path):
+    original = tmp_path / "verl"
+    (original / "utils").mkdir(parents=True)
+    (original / "actor.py").write_text(SOURCE)
+    (original / "utils" / "other.py").write_text("x = 1\n")
+    mutant = next(one for one in found(skipped=OTHER_FEATURES) if one.operator == "shift by one")
+
+    overlay(original, tmp_path / "overlay", mutant)
+
+    folder = tmp_path / "overlay" / "verl"
+    assert (folder / "utils" / "other.py").resolve() == original / "utils" / "other.py"
+    assert "mask[1:-1]" in (folder / "actor.py").read_text()
+    assert (original / "actor.py").read_text() == SOURCE
