@@ -67,22 +67,25 @@ def equivalents() -> list[Mapping[str, str]]:
     return list(yaml.safe_load(EQUIVALENT.read_text("utf-8")))
 
 
+def first_entry(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """The first entry of the list that is about a mutant, an empty one if none is."""
+
+    def is_about(entry: Mapping[str, str]) -> bool:
+        parts = {name: getattr(mutant, name) for name in ("function", "operator", "before", "after")}
+        same = all(text == entry[name] for name, text in parts.items() if name in entry)
+        return same and bool(re.search(entry.get("code", ""), mutant.code))
+
+    return next(filter(is_about, entries), {})
+
+
 def why_equivalent(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> str:
     """The reason why a mutant changes nothing, "" if none is known."""
-    return next((entry["reason"] for entry in entries if describes(entry, mutant)), "")
-
-
-def describes(entry: Mapping[str, str], mutant: Mutant) -> bool:
-    """Whether an entry of the list is about this mutant."""
-    parts = {name: getattr(mutant, name) for name in ("function", "operator", "before", "after")}
-    return all(text == entry[name] for name, text in parts.items() if name in entry) and bool(
-        re.search(entry.get("code", ""), mutant.code)
-    )
+    return first_entry(mutant, entries).get("reason", "")
 
 
 def of_entries(chosen: Sequence[Mutant], entries: Sequence[Mapping[str, str]], number: int) -> list[Mutant]:
-    """The first mutants that each entry is about and no entry before it."""
-    firsts = [next((entry for entry in entries if describes(entry, one)), None) for one in chosen]
+    """So many mutants of each entry, of those about which no entry before it is."""
+    firsts = [first_entry(one, entries) for one in chosen]
     found = [
         [one for one, first in zip(chosen, firsts, strict=True) if first is entry][:number]
         for entry in entries
@@ -91,13 +94,10 @@ def of_entries(chosen: Sequence[Mutant], entries: Sequence[Mapping[str, str]], n
 
 
 def obsolete(verdicts: Sequence[Verdict], entries: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    """Entries of which no mutant survives: they are about none, or a check is red with each of them."""
-    needed = [
-        next((entry for entry in entries if describes(entry, one.mutant)), None)
-        for one in verdicts
-        if one.status == "equivalent"
-    ]
-    return [entry for entry in entries if not any(entry is one for one in needed)]
+    """Entries about mutants of which none survived: a check is red with each of them."""
+    firsts = [(first_entry(one.mutant, entries), one.status == "equivalent") for one in verdicts]
+    survived = [[equivalent for first, equivalent in firsts if first is entry] for entry in entries]
+    return [entry for entry, found in zip(entries, survived, strict=True) if found and not any(found)]
 
 
 def run_release(
@@ -187,8 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=int,
         default=0,
         metavar="N",
-        help="only the first N mutants of each entry of equivalent_mutants.yaml; lists entries without a "
-        "mutant that survives",
+        help="only the first N mutants of each entry of equivalent_mutants.yaml; lists entries of which none "
+        "survives",
     )
     parser.add_argument("--show-off-path", action="store_true", help="also list lines off the path")
     parser.add_argument("--json", type=Path, help="also write all verdicts to this file")
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verdicts += found
         kept = kept and score(found) >= GOAL
     for entry in obsolete(verdicts, entries) if arguments.entries else ():
-        print(f"no mutant of this entry survives: {dict(entry)}")
+        print(f"every mutant of this entry that was run is red: {dict(entry)}")
     if arguments.json:
         arguments.json.write_text(json.dumps(written, indent=1), "utf-8")
     return 0 if kept else 1
@@ -219,7 +219,8 @@ def _chosen(
     folder: Path, arguments: argparse.Namespace, entries: Sequence[Mapping[str, str]]
 ) -> list[Mutant]:
     """The mutants that the command line selects, before the sample."""
-    half = "looked-at" if arguments.entries else arguments.half
+    # An entry of the list was judged by reading, so its mutants may be looked at.
+    half = "both" if arguments.entries else arguments.half
     found = [
         one
         for more in ((False, True) if arguments.entries else (half == "more",))

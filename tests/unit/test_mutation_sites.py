@@ -181,8 +181,12 @@ def test_a_draw_is_another_order_and_entries_that_no_mutant_needs_are_listed():
     ]
     chosen = of_entries(changes, entries, 1)
     assert [why_equivalent(one, entries) for one in chosen] == ["first", "second"]
-    survived = [Verdict(mutant=chosen[0], status="equivalent", why="first")]
-    assert obsolete(survived, entries) == entries[1:]
+    verdicts = [
+        Verdict(mutant=one, status=status, why="")
+        for one, status in zip(chosen, ("equivalent", "killed"), strict=True)
+    ]
+    assert obsolete(verdicts, entries) == entries[1:2]
+    assert obsolete(verdicts[:1], entries) == []
 
 
 def test_a_package_with_a_mutant_is_the_package_with_one_changed_file(tmp_path):
