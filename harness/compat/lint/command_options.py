@@ -65,7 +65,10 @@ def _problems(words: Sequence[ScriptValue], entry: CommandEntry) -> Iterator[str
 
 
 def _stands_for(given: str, option: str, entry: CommandEntry) -> bool:
-    return option.startswith(given.replace("_", "-")) if entry.shortens else given == option
+    if not entry.shortens:
+        return given == option
+    # Each option has two names, with dashes or with underscores between the words, and none with both.
+    return option.startswith(given) or f"--{option[2:].replace('-', '_')}".startswith(given)
 
 
 def _meant(given: str, entry: CommandEntry) -> str:

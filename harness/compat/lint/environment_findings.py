@@ -7,7 +7,7 @@ others: a name that stands in it is no misspelling.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from harness.compat.lint.allocator_options import options_problem
 from harness.compat.lint.hydra_compose import VerlConfiguration
@@ -19,6 +19,8 @@ from harness.compat.lint.shell.values import ScriptValue
 
 ENV_NAME_RULE, ENV_VALUE_RULE, ENV_LOST_RULE = "ENV-NAME", "ENV-VALUE", "ENV-LOST"
 UNSET_RULE = "UNSET-VARIABLE"
+#: How many words a name has of which one can be missing.
+LONG_NAME = 4
 _INTEGER, _NUMBER = re.compile(r"-?[0-9]+"), re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -32,7 +34,7 @@ def environment_findings(
     entries = {name: entry for entry in load_ruleset().environment for name in entry.names}
     known = entries.keys() | (configuration.compared_texts.words if configuration else frozenset())
     for name, value in job.env.items():
-        near = nearest_word(name, entries) if name not in known and "_" in name else ""
+        near = _nearest_name(name, entries) if name not in known and "_" in name else ""
         if near and near not in job.env:
             yield _misspelt(name, near, value, entries[near], job)
         problem = _problem(value, entries[name], versions) if name in entries and not value.unknown else ""
@@ -44,6 +46,26 @@ def environment_findings(
     for name, value in job.unpassed.items():
         if name in entries:
             yield _lost(name, value, entries[name], job)
+
+
+def _nearest_name(name: str, known: Collection[str]) -> str:
+    """The variable that is spelt almost like this name, or has the same words but for one or their order."""
+    near = nearest_word(name, known)
+    words = name.split("_")
+    if near or len(words) < LONG_NAME:
+        return near
+    similar = [one for one in known if _lacks_one_word(words, one.split("_"))]
+    return similar[0] if len(similar) == 1 else ""
+
+
+def _lacks_one_word(words: Sequence[str], others: Sequence[str]) -> bool:
+    shorter, longer = sorted((words, others), key=len)
+    if len(shorter) < LONG_NAME or words[0] != others[0]:
+        return False
+    if len(shorter) == len(longer):
+        return sorted(words) == sorted(others)
+    rest = iter(longer)
+    return len(longer) == len(shorter) + 1 and all(word in rest for word in shorter)
 
 
 def _misspelt(

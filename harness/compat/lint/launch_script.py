@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,6 +33,8 @@ from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError, Location
 
 OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=)?")
+#: A script with so many of them was written to start a job.
+OVERRIDES, MIN_OVERRIDES = re.compile(r"^\s*[\"']?\+{0,2}[a-z_]+(?:\.\w+)+=", re.MULTILINE), 3
 OVERRIDE_START = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
 
 #: Each job costs one composition of its configuration, and following verl with it.
@@ -76,12 +78,14 @@ class NoJobError(InputError):
 class LaunchScript:
     """The jobs that a script starts, and the parts of it that were not understood.
 
-    stopped: the note about the rest of the script, if reading it was given up.
+    stopped: the note about the rest of the script, if reading it was given up. ended_at: where a script with
+    overrides, and without a job, ends with an error.
     """
 
     jobs: tuple[JobSettings, ...]
     notes: tuple[ScriptNote, ...]
     stopped: ScriptNote | None = None
+    ended_at: Location | None = None
 
 
 def read_script(path: Path) -> LaunchScript:
@@ -134,6 +138,13 @@ def script_of(data: bytes, path: Path) -> LaunchScript:
             why=script.stopped.text,
             fix="pass a script that starts the job itself, without what could not be read",
         )
+    if not script.jobs and script.ended_at is not None:
+        raise InputError(
+            "this script ends with an error before it starts a training job",
+            where=Location(path, script.ended_at.line),
+            why="with the values in it, bash comes to this `exit`",
+            fix="correct the value that the condition around the `exit` refuses",
+        )
     if not script.jobs:
         raise NoJobError(
             "this script starts no training job",
@@ -165,6 +176,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
         *_first_elements(evaluator),
         *_arithmetic_commands(evaluator),
         *_numbered_files(evaluator),
+        *(ScriptNote(line=where.line, text=text, unread=True) for text, where in evaluator.slips),
         *refused_options(evaluator.commands),
     ]
     if "\r\n" in text:
@@ -185,6 +197,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
         jobs=tuple(jobs),
         notes=tuple(dict.fromkeys(sorted(notes, key=lambda note: note.line))),
         stopped=evaluator.stopped,
+        ended_at=evaluator.ended_at if not jobs and len(OVERRIDES.findall(text)) >= MIN_OVERRIDES else None,
     )
 
 
@@ -363,7 +376,7 @@ def _read_launch(
     removed: set[str] = set()
     missing_values: dict[str, ScriptValue] = {}
     unread = words_from_outside(rest)
-    words = override_words(rest)
+    words = [_at_its_line(word, evaluator) for word in override_words(rest)]
     for word in words:
         match = OVERRIDE.match(word.text)
         if not match:
@@ -415,6 +428,20 @@ def _read_launch(
     if job.is_verl:
         notes += [*_unread_notes(unread), *_quoted_variables(job, evaluator)]
     return job
+
+
+def _at_its_line(word: ScriptValue, evaluator: Evaluator) -> ScriptValue:
+    """An override with its own line, if it comes from a text of several lines, whose place it has."""
+    match = OVERRIDE.match(word.text)
+    end = evaluator.long_texts.get((word.where.line, word.where.column))
+    if match is None or not match["equals"] or end is None or word.where.file != evaluator.path:
+        return word
+    for line in range(word.where.line, end + 1):
+        text = evaluator.lines[line - 1]
+        found = re.search(rf"(?<![\w.@/+~-]){re.escape(match[0])}", text)
+        if found is not None:
+            return replace(word, where=Location(word.where.file, line, found.start() + 1))
+    return word
 
 
 def _unset_variables(evaluator: Evaluator, notes: Sequence[ScriptNote]) -> dict[str, ScriptValue]:

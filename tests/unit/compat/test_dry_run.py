@@ -238,6 +238,16 @@ def test_a_failure_names_its_line_its_message_and_the_keys_behind_it() -> None:
     assert "inner.a" not in error.keys
 
 
+@pytest.mark.parametrize(
+    ("items", "fails"),
+    [("c.list", True), ("unknown()", False), ("[unknown(), 3]", False)],
+)
+def test_an_error_behind_a_search_whose_result_is_not_known_is_no_failure(items: str, fails: bool) -> None:
+    body = f"def f():\n    for x in {items}:\n        if x == c.n: return x\n    raise ValueError(c.tp)\nf()"
+    head = "from other import unknown\n"
+    assert bool(follow(head + body, CONFIG).failed) is fails
+
+
 def test_several_checks_that_fail_are_all_found() -> None:
     checks = follow("assert c.n == 1\nif c.tp > 1: raise ValueError('tp')\nassert c.batch == 64", CONFIG)
     assert [error.type for error in checks.failed] == ["AssertionError", "ValueError"]

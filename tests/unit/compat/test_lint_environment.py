@@ -21,6 +21,8 @@ def found(text: str) -> list[str]:
     [
         ("export ASCEND_RT_VISIBLE_DEVICE=0,1,2,3", "ENV-NAME 1"),
         ("export HCCL_CONECT_TIMEOUT=1500", "ENV-NAME 1"),
+        ("export RAY_EXPERIMENTAL_NOSET_ASCEND_VISIBLE_DEVICES=1", "ENV-NAME 1"),
+        ("export CUDA_MAX_DEVICE_CONNECTIONS=1", "ENV-NAME 1"),
         ("export ASCEND_RT_VISIBLE_DEVICES=0-7", "ENV-VALUE 1"),
         ("export ASCEND_RT_VISIBLE_DEVICES=0,1,1", "ENV-VALUE 1"),
         ("export ASCEND_RT_VISIBLE_DEVICES=3,2,1,0", "ENV-VALUE 1"),

@@ -91,6 +91,25 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "KL-COEF-DEAD": (change(o={A + "kl_loss_coef": 0.001}), change(o={A + "kl_loss_coef": 0.0})),
     "GROUP-1": (change(o={R + "n": 1}), change(o={R + "n": 8})),
+    "SUM-PI-OFF": (
+        change(
+            o={ALG + "adv_estimator": "optimal_token_baseline", A + "calculate_sum_pi_squared": False},
+        ),
+        change(o={A + "calculate_sum_pi_squared": True}),
+    ),
+    "GRAPHS-OFF": (
+        change(
+            o={
+                R + "enforce_eager": True,
+                R + "engine_kwargs.vllm.compilation_config.cudagraph_mode": "FULL_DECODE_ONLY",
+            }
+        ),
+        change(o={R + "enforce_eager": False}),
+    ),
+    "ROUTER-DTYPE": (
+        change(o={A + "megatron.override_transformer_config.moe_router_dtype": "float32"}),
+        change(o={A + "megatron.override_transformer_config.moe_router_dtype": "fp32"}),
+    ),
     "GROUP-SMALL": (change(o={R + "n": 2}), change(o={R + "n": 4})),
     "ADV-EQUAL": (
         change(f={"reward_values": "continuous"}),

@@ -34,6 +34,8 @@ class Branches:
     def __init__(self, run: ProgramWalk) -> None:
         self._run = run
         self._depth = 0
+        #: Whether the function that is being followed may have returned before, in a round of a loop.
+        self.may_have_returned = False
 
     def fork(self, sources: frozenset[str], branches: Sequence[Callable[[], object] | None]) -> None:
         """Follow alternatives. An exception that all of them raise escapes.
@@ -43,11 +45,14 @@ class Branches:
         """
         errors: list[ProgramError] = []
         ends: list[_End] = []
+        before, may_have_returned = self.may_have_returned, False
         for follow in branches:
             if follow is None:
                 ends.append(_NOTHING)
             else:
+                self.may_have_returned = before
                 self._followed(follow, errors, ends)
+                may_have_returned |= self.may_have_returned
         if sources:
             self._run.open_checks += [OpenCheck(place=error.place, sources=sources) for error in errors]
         if not ends:
@@ -56,7 +61,10 @@ class Branches:
         changes = [end.changes for end in ends]
         if any(changes):
             self._run.journal.merge(changes, sources)
-        _leave([end.jump for end in ends], sources)
+        jumps = [end.jump for end in ends]
+        returns = any(isinstance(jump, ReturnJump) for jump in jumps)
+        self.may_have_returned = before or may_have_returned or returns
+        _leave(jumps, sources)
 
     def first_round(self, follow: Callable[[], object]) -> None:
         """Follow the first of many rounds, which is certain to come. What the others change is not known."""

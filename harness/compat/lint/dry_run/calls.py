@@ -198,6 +198,7 @@ class Calls:
         self._depth += 1
         calls.append((positional, named))
         before, self._run.trace = self._run.trace, set()
+        may_have_returned = self._run.branches.may_have_returned
         try:
             if type(function.node) is ast.Lambda:
                 return self._run.expressions.value(function.node.body, inner)
@@ -208,6 +209,7 @@ class Calls:
         finally:
             before |= self._run.trace
             self._run.trace = before
+            self._run.branches.may_have_returned = may_have_returned
             self._depth -= 1
             calls.pop()
         return None

@@ -208,6 +208,9 @@ class Statements:
             self._run.open_checks.append(OpenCheck(place=place, sources=sources_of(truth)))
 
     def _raise(self, node: ast.Raise, scope: Scope) -> None:
+        if self._run.branches.may_have_returned:
+            # Such as the error behind a loop that searches for something, of which nothing is known.
+            raise ReturnJump(UNKNOWN, frozenset())
         kind, message = "Exception", ""
         if isinstance(node.exc, ast.Call):
             kind = written(node.exc.func)
@@ -254,8 +257,10 @@ class Statements:
         """A round of a loop that may have none or many: exceptions and returns in it are not certain."""
         try:
             once()
-        except (BreakJump, ReturnJump):
+        except BreakJump:
             return
+        except ReturnJump:
+            self._run.branches.may_have_returned = True
 
     def _while(self, node: ast.While, scope: Scope) -> None:
         if isinstance(node.test, ast.Constant):

@@ -40,7 +40,9 @@ from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES, SyntaxNode, 
 from harness.compat.lint.shell.text_filters import FILTERS, filtered
 from harness.compat.lint.shell.tree_survey import (
     arithmetic_commands,
+    expansion_slips,
     first_elements,
+    long_texts,
     names_of,
     numbered_files,
     plain_uses,
@@ -75,6 +77,7 @@ _ACTIVATION = re.compile(
     r"(?:.*/)?(?:activate|conda\.sh|bash_completion|nvm\.sh|set_env\.sh|setenv\.bash|modules?\.sh|\.?bashrc|\.profile"
     r"|\.bash_profile)"
 )
+_SLURM_OPTION, _SLURM_NAME = re.compile(r"^#SBATCH\s", re.MULTILINE), re.compile(r"\bSLURM_\w+")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -115,6 +118,8 @@ class Evaluator:
     comparisons in `[ ... ]` that bash takes for redirections. numbered_files: redirections such as `2>1`.
     unused_texts: variables with overrides that nothing uses.
     first_elements: arrays of overrides of which only the first is used. arithmetic_commands: `$(2 * 3)`.
+    lines: the script's. long_texts: the last lines of assigned texts that have several, by their place.
+    slips: what bash reads otherwise than it looks. ended_at: the first `exit` with a status that is not 0.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
@@ -144,12 +149,20 @@ class Evaluator:
         self.unused_texts: Mapping[str, Location] = {}
         self.first_elements: Mapping[str, Location] = {}
         self.arithmetic_commands: Sequence[tuple[str, Location]] = ()
+        self.slips: Sequence[tuple[str, Location]] = ()
+        self.ended_at: Location | None = None
+        self.lines: Sequence[str] = ()
+        self.long_texts: Mapping[tuple[int, int], int] = {}
 
     def read(self, text: str) -> None:
         """Read the script; InputError if bash would not accept it."""
         self.text = text
         world = World(script=self.path)
         tree = parse_bash(text, self.path)
+        for name in _SLURM_NAME.findall(text) if _SLURM_OPTION.search(text) else ():
+            # Slurm sets it for a script with options for `sbatch`: no default takes its place.
+            world.assign(name, Expansion(text=f"${{{name}}}", unknown=name), Location(self.path, 1))
+            world.export(name)
         self.assigned_names, self.used_names, self.used_arrays, given = names_of(tree)
         self.unpassed_arrays = {name: where for name, where in given.items() if name not in self.used_names}
         self.set_variables, self.exported_names = settings_of(tree)
@@ -160,6 +173,8 @@ class Evaluator:
         self.first_elements = first_elements(tree)
         self.arithmetic_commands = tuple(arithmetic_commands(tree, self.assigned_names))
         self.numbered_files = tuple(numbered_files(tree))
+        self.slips = tuple(expansion_slips(tree))
+        self.lines, self.long_texts = text.split("\n"), long_texts(tree)
         try:
             self._statements(tree.children("Stmts"), world)
         except (TooLargeError, RecursionError) as error:
@@ -453,6 +468,8 @@ class Evaluator:
             after = world.copy()
             after.ended, after.returned = name == "exit", name == "return"
             code = arguments[1].text if len(arguments) > 1 else ""
+            if name == "exit" and not self._substitutions and code.isdigit() and int(code):
+                self.ended_at = self.ended_at or where
             return [(after, Truth.of(int(code) == 0 if code.isdigit() else None))]
         if name in ("true", ":") or is_npu_probe(arguments):
             return [(world, Truth.YES)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from harness.compat.lint.shell.expansion import ALL_ELEMENTS, is_every_element
 from harness.compat.lint.shell.syntax_tree import SyntaxNode
@@ -24,6 +24,8 @@ _OVERRIDE = re.compile(r"[\"']?\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
 _REFERENCE = re.compile(r"\$\{?(\w+)")
 #: `set -a` and `set -o allexport` export all variables that the script sets after it.
 _EXPORTS_ALL = re.compile(r"-[A-Za-z]*a[A-Za-z]*|allexport")
+#: `export $NAME=value`, which exports the variable whose name is the value of NAME.
+_NAMED_BY_VALUE = re.compile(r"\$\{?(?P<name>\w+)\}?=(?P<value>.*)", re.DOTALL)
 
 
 def names_of(
@@ -235,3 +237,68 @@ def numbered_files(tree: SyntaxNode) -> Iterator[tuple[str, Location]]:
                 continue
             if word.raw in ("1", "2") and stream.text() in ("1", "2"):
                 yield f"{stream.text()}>{word.raw}", redirection.location
+
+
+def long_texts(tree: SyntaxNode) -> dict[tuple[int, int], int]:
+    """The last lines of texts of several lines that variables get, by line and column of the assignment."""
+    found: dict[tuple[int, int], int] = {}
+    for node in tree.descendants():
+        value = node.child("Value")
+        if node.child("Name") is not None and value is not None and (count := value.raw.count("\n")):
+            # The text begins in the line of its assignment.
+            found[node.location.line, node.location.column] = node.location.line + count
+    return found
+
+
+def expansion_slips(tree: SyntaxNode) -> Iterator[tuple[str, Location]]:
+    """Defaults, exports and divisions that mean something else in bash, and where they stand."""
+    others = set[str]()
+    for node in tree.descendants():
+        name, value = node.child("Name"), node.child("Value")
+        if name is not None and (value is None or f"${{{name.text()}:" not in value.raw):
+            others.add(name.text())
+    for node in tree.descendants():
+        text = _default_slip(node, others) or _export_slip(node, others) or _operator_slip(node)
+        if text:
+            yield text, node.location
+
+
+def _default_slip(node: SyntaxNode, assigned: Collection[str]) -> str:
+    """`${NAME:1}` and `${NAME-:1}`, which were meant for `${NAME:-1}`; "" for others."""
+    name, cut, operation = node.child("Param"), node.child("Slice"), node.child("Exp")
+    if node.kind != "ParamExp" or name is None or not name.text().isidentifier():
+        return ""
+    if cut is not None and cut.child("Length") is None and name.text() not in assigned:
+        offset = cut.child("Offset")
+        meant = offset.raw if offset is not None else ""
+        return f"`{node.raw}` gives no default: is `${{{name.text()}:-{meant}}}` meant?" if meant else ""
+    word = operation.child("Word") if operation is not None and operation.text("Op") == "-" else None
+    if word is None or not word.raw.startswith(":"):
+        return ""
+    return f"the default in `{node.raw}` is `{word.raw}`: is `${{{name.text()}:-{word.raw[1:]}}}` meant?"
+
+
+def _export_slip(node: SyntaxNode, assigned: Collection[str]) -> str:
+    """`export $NAME=value` of a variable that the script does not set; "" for others."""
+    variant = node.child("Variant")
+    if node.kind != "DeclClause" or variant is None or variant.text() != "export":
+        return ""
+    for assign in node.children("Args"):
+        value = assign.child("Value")
+        found = _NAMED_BY_VALUE.match(value.raw) if assign.child("Name") is None and value else None
+        if found is not None and found["name"] not in assigned:
+            name = found["name"]
+            return f"`export ${name}=...` does not set `{name}`: is `export {name}={found['value']}` meant?"
+    return ""
+
+
+def _operator_slip(node: SyntaxNode) -> str:
+    """`NAME=$((1 + 2)) / 3`, for which bash starts a program `/`; "" for others."""
+    words = node.children("Args") if node.kind == "CallExpr" else []
+    assigns = node.children("Assigns")
+    name = assigns[-1].child("Name") if assigns and len(words) > 1 and words[0].raw in _OPERATORS else None
+    if name is None:
+        return ""
+    return (
+        f"`{name.text()}` gets no value here: bash starts a program `{words[0].raw}`; compute in `$((...))`"
+    )
