@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from harness.compat.lint.compared_texts import ComparedTexts, compared_texts
+from harness.compat.lint.module_files import ModuleFiles
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError, Location
 from harness.sources.python_syntax import parse_source
@@ -112,6 +113,7 @@ class VerlConfiguration:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._paths = frozenset(tree.paths())
+        self.module_files = ModuleFiles(self._paths)
         self._folder: Path | None = None
         self._defaults: dict[Program, Composition] = {}
         self._with_choices: dict[tuple[Program, str], Composition] = {}

@@ -376,7 +376,7 @@ def _read_launch(
     removed: set[str] = set()
     missing_values: dict[str, ScriptValue] = {}
     unread = words_from_outside(rest)
-    words = [_at_its_line(word, evaluator) for word in override_words(rest)]
+    words = tuple(_at_its_line(word, evaluator) for word in override_words(rest))
     for word in words:
         match = OVERRIDE.match(word.text)
         if not match:

@@ -33,7 +33,7 @@ def program_findings(
     checks = follow_program(
         program.module,
         composition.values,
-        configuration.paths,
+        configuration.module_files,
         configuration.syntax_tree,
         Surroundings(
             device=job.device, variables=_variables(job), model=_model(job), world_size=job.processes

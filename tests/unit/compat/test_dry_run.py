@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
+from harness.compat.lint.module_files import ModuleFiles
 
 HEAD = """\
 import collections.abc, enum, functools, os
@@ -79,7 +80,7 @@ def follow(body: str, config: Mapping[str, Any]) -> ProgramChecks:
     return follow_program(
         "verl/main.py",
         config,
-        frozenset(files),
+        ModuleFiles(frozenset(files)),
         lambda path: ast.parse(files[path]),
         Surroundings(device="npu"),
     )
@@ -338,7 +339,7 @@ def test_workers_are_followed_with_the_size_of_their_pool(changed: Mapping[str, 
     checks = follow_program(
         "verl/main.py",
         config,
-        frozenset(CLUSTER),
+        ModuleFiles(frozenset(CLUSTER)),
         lambda path: ast.parse(CLUSTER[path]),
         Surroundings(device="npu", model={"num_attention_heads": 32}),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import posixpath
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from harness.compat.lint.dry_run.program_values import (
     Value,
     external,
 )
+from harness.compat.lint.module_files import ModuleFiles
 
 if TYPE_CHECKING:
     from harness.compat.lint.dry_run.program_walk import ProgramWalk
@@ -27,12 +27,12 @@ MISSING_MODULE = "ModuleNotFoundError"
 
 
 class Modules:
-    """Modules of verl. paths: its files. read: the syntax tree of one; None if it cannot be parsed."""
+    """Modules of verl. read: the syntax tree of a file; None if it cannot be parsed."""
 
     def __init__(
-        self, run: ProgramWalk, paths: frozenset[str], read: Callable[[str], ast.Module | None]
+        self, run: ProgramWalk, files: ModuleFiles, read: Callable[[str], ast.Module | None]
     ) -> None:
-        self._run, self._paths, self._read = run, paths, read
+        self._run, self._files, self._read = run, files, read
         self._modules: dict[str, Scope] = {}
         self._used_names: dict[str, frozenset[str]] = {}
         #: Whether the program is sure to import the module that is being read.
@@ -81,7 +81,7 @@ class Modules:
 
     def path_of(self, dotted: str) -> str:
         """The file of a module; "" if it is not a module of this tree."""
-        return _path_of(dotted, self._paths)
+        return self._files.path_of(dotted)
 
     def resolve(self, value: Value) -> Value:
         """The value of an imported name."""
@@ -129,7 +129,7 @@ class Modules:
         if not dotted.startswith("verl.") or self.path_of(dotted) or not self.path_of("verl"):
             return
         folder = dotted.replace(".", "/") + "/"
-        if not any(path.startswith(folder) for path in self._paths):
+        if not any(path.startswith(folder) for path in self._files.paths):
             raise self._run.error(MISSING_MODULE, f"No module named '{dotted}'", node, scope)
 
     def _bind(self, name: str, dotted: str, member: str, scope: Scope) -> None:
@@ -149,12 +149,6 @@ class Modules:
     def _reads_at_once(self, name: str, scope: Scope) -> bool:
         """Whether a module is imported because of what its statements do: by a package, or without a use."""
         return scope.path.endswith("__init__.py") or name not in self._used_names[scope.path]
-
-
-@functools.lru_cache(1 << 14)
-def _path_of(dotted: str, paths: frozenset[str]) -> str:
-    base = dotted.replace(".", "/")
-    return next((path for path in (f"{base}.py", f"{base}/__init__.py") if path in paths), "")
 
 
 def _names(tree: ast.Module | None) -> frozenset[str]:

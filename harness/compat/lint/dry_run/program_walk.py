@@ -24,6 +24,7 @@ from harness.compat.lint.dry_run.program_values import (
 )
 from harness.compat.lint.dry_run.python_builtins import Builtins
 from harness.compat.lint.dry_run.statements import Statements
+from harness.compat.lint.module_files import ModuleFiles
 
 
 @dataclass(kw_only=True)
@@ -52,7 +53,7 @@ class ProgramWalk:
 
     def __init__(
         self,
-        paths: frozenset[str],
+        files: ModuleFiles,
         read_module: Callable[[str], ast.Module | None],
         surroundings: Surroundings,
     ) -> None:
@@ -64,7 +65,7 @@ class ProgramWalk:
         self.failures: list[ProgramError] = []
         self.open_checks: list[OpenCheck] = []
         self.journal = Journal()
-        self.modules = Modules(self, paths, read_module)
+        self.modules = Modules(self, files, read_module)
         self.statements = Statements(self)
         self.branches = Branches(self)
         self.operations = Operations(self)

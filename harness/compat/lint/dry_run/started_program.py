@@ -22,6 +22,7 @@ from harness.compat.lint.dry_run.program_values import (
 )
 from harness.compat.lint.dry_run.program_walk import ProgramWalk, Surroundings
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE
+from harness.compat.lint.module_files import ModuleFiles
 
 MAX_PYTHON_DEPTH = 8000
 # The limit is one of the whole process: another thread must not lower it while a program is followed.
@@ -44,12 +45,12 @@ class ProgramChecks:
 def follow_program(
     module: str,
     values: Mapping[str, Value],
-    paths: frozenset[str],
+    files: ModuleFiles,
     read_module: Callable[[str], ast.Module | None],
     surroundings: Surroundings,
 ) -> ProgramChecks:
     """Follow the function of `module` that Hydra starts."""
-    run = ProgramWalk(paths, read_module, surroundings)
+    run = ProgramWalk(files, read_module, surroundings)
     complete, last = True, []
     try:
         with _deep_calls():

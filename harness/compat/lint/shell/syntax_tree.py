@@ -27,6 +27,7 @@ if sys.platform == "linux":
 
 # verl's longest script has 14 KB. The tree of a script is up to 500 times as large as the script.
 MAX_SCRIPT_BYTES = 64 << 10
+_LONG_PIPELINE = re.compile(rb"(?:\|[^|\n;&]{0,200}){1000}")
 #: What shfmt may take. On a busy machine a script takes long and no more of the processor than elsewhere.
 PARSE_CPU_S, PARSE_WAIT_S = 1, 30 if sys.platform == "linux" else 1.5
 # Go's memory limit is soft; the limit of the script's size bounds the memory.
@@ -179,6 +180,9 @@ def parse_bash(text: str, file: str, place: Location | None = None) -> SyntaxNod
             fix="pass the script that contains the `python -m verl...` command",
         )
     try:
+        if _LONG_PIPELINE.search(data):
+            # shfmt nests it, and writes each command further to the right.
+            raise RecursionError
         tree, script = _parsed(ScriptText(source=data, file=file, place=place))
         ends = _continued_comments(tree)
         if ends:
