@@ -14,9 +14,10 @@ from harness.settings import Settings
     epilog="\b\nExamples:\n  npu-matrix patches list\n  npu-matrix --profile full patches list --json"
     + CODES.format(ok="a cell has each of them", unexpected="no cell has one of them"),
 )
+@click.option("--without-own", is_flag=True, help="Leave out the patches of this repository.")
 @json_option
 @click.pass_obj
-def list_patches(settings: Settings, *, as_json: bool) -> int:
+def list_patches(settings: Settings, *, without_own: bool, as_json: bool) -> int:
     """List every patch file, and the cells that have it.
 
     Where no cell has a file, the reason is shown. The exit code is 1 if it is a file of this repository,
@@ -47,6 +48,9 @@ def list_patches(settings: Settings, *, as_json: bool) -> int:
         for one in sources.placed
         if one.patch.file not in cells and one.patch.digest in cells_of
     }
+    known = {*sources.files}
+    own = {file for file in cells if file in known or (settings.root / file).is_file()}
+    shown = [file for file in cells if not (without_own and file in own)]
     # Of the repositories that only the included matrix names, nobody here can change the patches.
     included = {place.where for place in matrix.patch_places if place.is_included}
     unused = [one for one in unused_patches(settings, matrix) if one.where not in included]
@@ -56,7 +60,10 @@ def list_patches(settings: Settings, *, as_json: bool) -> int:
         print_facts(
             "patch-list",
             {
-                "patches": [{"file": file, "id": names[file], "cells": cells[file]} for file in cells],
+                "patches": [
+                    {"file": file, "id": names[file], "is_own": file in own, "cells": cells[file]}
+                    for file in shown
+                ],
                 "unused": [
                     {
                         "file": one.file,
@@ -72,10 +79,11 @@ def list_patches(settings: Settings, *, as_json: bool) -> int:
             },
         )
         return code
-    for file, having in cells.items():
-        more = f" and {len(having) - 1} more" if len(having) > 1 else ""
-        click.echo(f"{names[file]}  in {having[0]}{more}  ({file})")
-    for file, other in same.items():
+    for file in shown:
+        more = f" and {len(cells[file]) - 1} more" if len(cells[file]) > 1 else ""
+        others = "" if file in own else ", of another repository"
+        click.echo(f"{names[file]}  in {cells[file][0]}{more}  ({file}{others})")
+    for file, other in same.items() if not without_own else ():
         click.echo(f"SAME  {file}: cells have it as {other}")
     for one in unused:
         click.echo(f"{'LEFT OUT' if one.is_stated else 'NOT USED'}  {one.file}: {one.reason}")
@@ -83,12 +91,10 @@ def list_patches(settings: Settings, *, as_json: bool) -> int:
         click.echo(f"NOT KNOWN  {reason}")
     for problem in sources.problems:
         click.echo(f"note: {problem}")
-    known = {*sources.files}
-    here = [file for file in cells if file in known or (settings.root / file).is_file()]
     left = sum(one.is_stated for one in mine)
     click.echo(
-        f"of this repository: {len(here) + len(same)} patch files are in cells, {left} are left out as "
+        f"of this repository: {len(own) + len(same)} patch files are in cells, {left} are left out as "
         f"matrix.yaml states, {len(mine) - left} are not used; "
-        f"of others: {len(cells) - len(here)} are in cells"
+        f"of others: {len(cells) - len(own)} are in cells"
     )
     return code

@@ -425,9 +425,9 @@ npu = ["vllm-ascend==0.18.0"]
     assert "folder: cuda_graph, upstream: verl" in text
 
 
-def patches(root: Path, command: str) -> Result:
+def patches(root: Path, *command: str) -> Result:
     settings = load_settings({}, {}, root)
-    return CliRunner().invoke(app, ["--matrix", str(settings.path("matrix")), "patches", command])
+    return CliRunner().invoke(app, ["--matrix", str(settings.path("matrix")), "patches", *command])
 
 
 def test_patches_in_other_layouts_are_checked_where_they_lie(
@@ -592,6 +592,14 @@ def test_damaged_files_among_patches_are_named_and_keep_nothing_else_out(
     listed = patches(root, "list")
     assert "verl/a  in" in listed.output
     assert "empty.patch" in listed.output
+    assert "a.patch)" in listed.output
+    # Those of the included matrix are of another repository.
+    others = patches(root, "list", "--without-own").output
+    assert "verl/a  in" not in others
+    assert "2.patch, of another repository)" in others
+    every = json.loads(patches(root, "list", "--json").stdout)["patches"]
+    own = [one["file"] for one in every if one["is_own"]]
+    assert sorted(own) == [f"patches/verl/{name}.patch" for name in ("a", "binary", "empty")]
 
 
 @pytest.mark.parametrize(
