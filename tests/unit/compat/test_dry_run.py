@@ -325,7 +325,7 @@ def main(config):
     [
         ({}, ""),
         ({"sp": 3}, "in the processes that mesh (2, 3) leaves out of 8"),
-        ({"sp": 16}, "mesh"),
+        ({"sp": 16}, "mesh (0, 16) has no place for a process"),
         ({"strategy": "fdsp"}, "no engine fdsp"),
         ({"tp": 3}, "world size (8) is not divisible"),
         ({"nodes": 3}, ""),

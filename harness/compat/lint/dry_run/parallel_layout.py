@@ -54,6 +54,10 @@ def device_mesh(call: LibraryCall, run: ProgramWalk) -> Value:
     sizes = [size for size in shape if isinstance(size, int)] if isinstance(shape, (list, tuple)) else []
     if not isinstance(shape, (list, tuple)) or len(sizes) != len(shape):
         return UNKNOWN
+    if len(sizes) > 1 and 0 in sizes:
+        # Such as 8 processes in groups of 16. Which exception it is differs between versions of torch.
+        message = f"mesh {tuple(sizes)} has no place for a process"
+        raise run.error("AssertionError", message, call.node, call.scope)
     world = run.world_size()
     if isinstance(world, int) and math.prod(sizes) > world:
         message = f"mesh {tuple(sizes)} should not be bigger than the {world} processes of the group"
