@@ -48,7 +48,8 @@ AREAS: Mapping[str, frozenset[str]] = {
 }
 #: What an answer rests on: the degree of a derived cause, or a signature. `open`: it names several things of
 #: which one is the cause.
-BASES = ("proven", "proven, open", "likely", "symptom", "signature", "known symptom", "nothing")
+BASES_OF_CAUSES = ("proven", "proven, open", "likely", "signature")
+BASES = (*BASES_OF_CAUSES, "symptom", "known symptom", "nothing")
 YamlList = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -138,6 +139,11 @@ def figures() -> Iterator[Figure]:
         wrong = sum(one.answer == "wrong" for one in told)
         claim_told = f"of {len(told)} of these whose thread states a cause, named wrongly"
         yield Figure(claim=claim_told, measured=wrong * 100 / max(1, len(told)), unit="%", limit=2)
+        for basis in BASES_OF_CAUSES:
+            named = [one for one in own if one.basis == basis]
+            right = sum(one.answer == "right" for one in named)
+            claim_named = f"of {len(named)} causes that rest on {basis} ({half}), right"
+            yield Figure(claim=claim_named, measured=right * 100 / max(1, len(named)), unit="%")
         clean = sum(one.found.is_clean for one in own)
         yield Figure(claim=f"{claim}, taken for a job that worked", measured=clean, limit=0)
 
