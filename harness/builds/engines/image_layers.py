@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.builds.engines.cann_environment import SET_ENV
+from harness.builds.engines.cann_environment import BUILD_ENV
 from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, LockedSource
 from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, requirements_text
 from harness.digest import digest_bytes, digest_json
@@ -91,7 +91,7 @@ def _add_packages(chain: _LayerChain, content: LayerContent, lock: CellLock) -> 
     commands = [READ_SETTINGS]
     if content.compiled or content.sources:
         # Only layers that compile packages may depend on the device.
-        commands += [SET_ENV]
+        commands += [BUILD_ENV]
         commands += [f"export {key}={shlex.quote(value)}" for key, value in sorted(lock.build_env.items())]
     files: dict[str, bytes] = {}
     if content.packages:

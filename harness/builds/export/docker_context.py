@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from harness.builds.engines.cann_environment import SET_ENV
+from harness.builds.engines.cann_environment import BUILD_ENV
 from harness.builds.export.cell_expectations import check_files
 from harness.builds.export.lock_formats import one_line
 from harness.builds.lock.cell_lock import CellLock
@@ -80,6 +80,6 @@ def _dockerfile(lock: CellLock, check_files: Sequence[str], *, buildkit: bool) -
         fetch=fetch_commands,
         check_files=check_files,
         secrets=SECRETS if buildkit else "",
-        set_env=f"{SET_ENV};",
+        set_env=f"{BUILD_ENV};",
         uv=version("uv"),
     )

@@ -7,7 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from harness.builds.engines.cann_environment import SET_ENV
+from harness.builds.engines.cann_environment import BUILD_ENV
 from harness.builds.export.cell_expectations import CHECK, EXPECTATIONS, check_files
 from harness.builds.export.lock_formats import header, one_line
 from harness.builds.lock.cell_lock import PIP, CellLock, LockedSource, PatchFile
@@ -24,7 +24,7 @@ def as_script(lock: CellLock, patches: Mapping[str, bytes] | None = None) -> str
     """
     lines = ["#!/usr/bin/env bash", *header(lock), "set -euo pipefail", ""]
     lines += [
-        SET_ENV,
+        BUILD_ENV,
         'work="$(mktemp -d)"',
         "trap 'rm -rf \"$work\"' EXIT",
         "",

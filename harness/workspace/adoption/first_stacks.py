@@ -62,9 +62,14 @@ def own_stacks(survey: RepositorySurvey, shipped: Matrix) -> list[OwnStack]:
         if not (_NPU_AXES | patched) & axes.keys():
             continue
         listed = published_with({axis: version for axis, (version, _) in axes.items()}, shipped)
-        axes |= {
-            axis: (version, f"not pinned here; {title} lists it") for axis, (version, title) in listed.items()
-        }
+        commits = survey.unknown.get(folder, {})
+        for axis, (version, title) in listed.items():
+            commit = commits.get(axis)
+            axes[axis] = (
+                (version + commit.version, f"{commit.where}; the version as {title} lists it")
+                if commit
+                else (version, f"not pinned here; {title} lists it")
+            )
         if "python" not in axes:
             axes["python"] = (_PYTHON, "not pinned here; write the Python of your environment")
         axes["device"] = ("npu", "checks that need an NPU are not run where there is none")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from memory_engine import MemoryEngine, MemoryProcess
 from harness.builds.cell.cell_command import cell_command, cell_launcher
 from harness.builds.engines import container_run
 from harness.builds.engines.build_time_files import build_time_files
+from harness.builds.engines.cann_environment import BUILD_ENV, SET_ENV
 from harness.builds.engines.container_command import contained_command
 from harness.builds.engines.container_run import PREFIX, ContainedCommand, run_contained
 from harness.builds.engines.engine import BUILD_TIME_FOLDER, ContainerExit, ContainerSpec
@@ -148,6 +150,39 @@ def test_a_container_on_an_npu_has_cann_its_folders_and_the_groups_of_the_cards(
     environment = {**spec.env, "PATH": os.environ["PATH"], "PYTHONPATH": "/image/tbe"}
     done = subprocess.run(inside, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["/bundle:/cann/python:/image/tbe", "/cann"]
+
+
+@pytest.mark.parametrize(("has_driver", "found"), [(False, ["/cann/lib", "STUBS"]), (True, ["/cann/lib"])])
+def test_a_build_without_a_driver_has_the_toolkit_s_stubs_of_it(
+    tmp_path: Path, has_driver: bool, found: list[str]
+) -> None:
+    ascend = tmp_path / "Ascend"
+    stubs = ascend / f"cann/{platform.machine()}-linux/devlib"
+    stubs.mkdir(parents=True)
+    (ascend / "cann/set_env.sh").write_text(
+        f"export ASCEND_TOOLKIT_HOME={ascend}/cann LD_LIBRARY_PATH=/cann/lib:$LD_LIBRARY_PATH\n"
+    )
+    if has_driver:
+        (ascend / "driver/lib64").mkdir(parents=True)
+    for script in (BUILD_ENV, SET_ENV):
+        text = f"set -eu; {script}; echo $LD_LIBRARY_PATH".replace("/usr/local/Ascend", str(ascend))
+        run = subprocess.run(
+            ["bash", "-c", text], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True
+        )
+        expected = found if script is BUILD_ENV else ["/cann/lib"]
+        folders = [folder for folder in run.stdout.strip().split(":") if folder]
+        assert folders == [folder.replace("STUBS", str(stubs)) for folder in expected]
+
+
+def test_a_build_with_neither_cann_nor_driver_sets_nothing() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -eu; {BUILD_ENV}; echo ${{LD_LIBRARY_PATH-unset}}".replace("/usr/local", "/no")],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "unset"
 
 
 def test_only_a_program_that_compiles_can_change_the_compiled_modules(tmp_path: Path) -> None:

@@ -235,6 +235,17 @@ def test_each_project_gets_the_commit_that_its_readme_checks_out(tmp_path: Path,
     assert not any("docs" in name for name in stacks)
 
 
+def test_a_commit_that_no_clone_has_gets_the_version_that_a_table_lists(
+    tmp_path: Path, upstream: str
+) -> None:
+    commands = f"git clone https://x.org/vllm-project/vllm.git && cd vllm\ngit checkout {'f' * 40}\n"
+    readme = f"- vllm_ascend==0.14.0rc1\n```bash\n{commands}```\n"
+    write(tmp_path / "mine", {"README.md": readme, "patches/a.patch": PATCH.format("vllm_ascend")})
+    entries(tmp_path / "mine")
+    axes = load_matrix(tmp_path / "mine/matrix.yaml").stacks["mine"].axes
+    assert (axes["vllm_ascend"], axes["vllm"]) == ("0.14.0rc1", f"0.14.1@{'f' * 40}")
+
+
 def test_patches_like_the_tree_of_a_submodule_are_one_project_at_its_commit(
     tmp_path: Path, upstream: str
 ) -> None:
