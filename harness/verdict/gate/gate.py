@@ -261,9 +261,11 @@ def _how_to_get(name: CellCheck, gate_class: GateClass, head: Verdict, inputs: G
     command = _run_command(name, inputs)
     option = shlex.quote(f"{name[0]}:{name[1]}")
     if name in inputs.hardware:
+        merge = "run it on a host with this device, and merge its ledger with `gate --merge FOLDER`"
+        awaiting = f"gate --awaiting {option} (--awaiting {NPU}: everything that needs an NPU)"
         return (
-            f"run it on a host with this device, and merge its ledger with `gate --merge FOLDER`: {command}",
-            f"if another job runs it and decides on its own, say so: gate --awaiting {option}",
+            f"{merge}: {command}",
+            f"if another job runs it and decides on its own, say so: {awaiting}",
         )
     if name in inputs.mirrors:
         url = inputs.mirrors[name]

@@ -46,6 +46,8 @@ MOST_ANNOTATIONS = 10
 MOST_ROWS = 50
 MOST_FILES = 10
 MOST_CHARACTERS = 60_000
+#: Classes of checks without an outcome.
+_MISSING = frozenset({GateClass.INFRA, GateClass.NOT_RUN})
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|~&@:\"'$-]")
 
 
@@ -113,25 +115,41 @@ def as_text(report: GateReport) -> str:
     """For a terminal: what was compared, then the items of interest with evidence, remedies and the command
     that runs them."""
     lines: list[str] = [shown(line) for line in scope_lines(report)]
-    for item in report.items:
-        if (
-            item.gate_class in {GateClass.PASSED, GateClass.NOT_RUN, GateClass.KNOWN, GateClass.AWAITED}
-            and item.blocks is Blocks.NO
-        ):
-            continue
-        lines.append(shown(f"{item.gate_class.value}: {item.cell_id} {item.check} ({item.status.value})"))
-        lines += [f"  {shown(reason)}" for reason in item.reasons]
-        lines += [f"  {shown(evidence)}" for evidence in item.evidence]
-        lines += [f"  changed: {shown(change)}" for change in item.changes]
-        if item.place:
-            lines.append(f"  at: {shown(item.place.file)}:{item.place.line}")
-        lines += [f"  do: {shown(remedy)}" for remedy in item.remedies]
-        if item.blocks is not Blocks.NO and _names_no_command(item):
-            lines.append(f"  reproduce: {shown(item.reproduce, len(item.reproduce))}")
+    for item, *alike in _groups(report.items):
+        lines += _item_lines(item)
+        if alike:
+            same = "without an outcome" if item.gate_class in _MISSING else "with this key"
+            names = [shown(f"{one.cell_id} {one.check}") for one in alike]
+            lines.append(f"  and {len(names)} more {same} for the same reason: {_first(names)}")
     lines += [f"error: {shown(problem)}" for problem in (*report.problems, *report.unverified)]
     lines += [f"note: {shown(notice)}" for notice in report.notices]
     verdict = f"gate against {shown(report.base)}: {verdict_text(report)}"
     return "\n".join([*lines, _counts(report), verdict]) + "\n"
+
+
+def _groups(items: Sequence[GateItem]) -> list[list[GateItem]]:
+    """The items of interest, those with the same reason together; what has no outcome comes last."""
+    quiet = {GateClass.PASSED, GateClass.NOT_RUN, GateClass.KNOWN, GateClass.AWAITED}
+    groups: dict[tuple[object, ...], list[GateItem]] = {}
+    for item in items:
+        if item.gate_class not in quiet or item.blocks is not Blocks.NO:
+            cause = () if item.gate_class in _MISSING else (item.check, item.key or item.cell_id)
+            alike = (item.gate_class, item.status, item.reasons, *cause)
+            groups.setdefault(alike, []).append(item)
+    return sorted(groups.values(), key=lambda group: group[0].gate_class in _MISSING)
+
+
+def _item_lines(item: GateItem) -> list[str]:
+    lines = [shown(f"{item.gate_class.value}: {item.cell_id} {item.check} ({item.status.value})")]
+    lines += [f"  {shown(reason)}" for reason in item.reasons]
+    lines += [f"  {shown(evidence)}" for evidence in item.evidence]
+    lines += [f"  changed: {shown(change)}" for change in item.changes]
+    if item.place:
+        lines.append(f"  at: {shown(item.place.file)}:{item.place.line}")
+    lines += [f"  do: {shown(remedy)}" for remedy in item.remedies]
+    if item.blocks is not Blocks.NO and _names_no_command(item):
+        lines.append(f"  reproduce: {shown(item.reproduce, len(item.reproduce))}")
+    return lines
 
 
 def as_json(report: GateReport) -> str:

@@ -102,6 +102,34 @@ def test_a_command_is_printed_once_and_remedies_of_a_run_that_never_was_are_left
     assert "repair what did not pass in this cell" in blocked
 
 
+def test_what_has_the_same_reason_is_printed_once_and_what_is_missing_comes_last():
+    def of(cell, check, status, *reasons, key):
+        judgement = Judgement(status=status, reasons=reasons)
+        return judge_against_expectation(cell, check, judgement, expected=None, key=key, outcome=OUTCOME)
+
+    cells = [f"cell-{number:02}" for number in range(20)]
+    head = {(cell, "loss"): of(cell, "loss", Status.NOT_RUN, "no NPU", key=f"{cell:a<64}") for cell in cells}
+    head |= {(cell, "api"): of(cell, "api", Status.FAIL, "broken", key="b" * 64) for cell in cells[:3]}
+    head |= {("other", "api"): of("other", "api", Status.FAIL, "broken", key="c" * 64)}
+    base = {name: replace(one, status=Status.PASS) for name, one in head.items()}
+    inputs = GateInputs(
+        base_name="main", head=head, base=base, base_keys=dict.fromkeys(head, "0" * 64), hardware=set(head)
+    )
+    report = judge_gate(inputs)
+    text = FORMATS["text"](report)
+    begins = [line for line in text.splitlines() if line.startswith(("new:", "not-run:", "infra:"))]
+    assert begins == [
+        "new: cell-00 api (fail)",
+        "new: other api (fail)",
+        "not-run: cell-00 loss (not-run)",
+    ]
+    assert "  and 2 more with this key for the same reason: cell-01 api, cell-02 api\n" in text
+    assert "  and 19 more without an outcome for the same reason: cell-01 loss, cell-02 loss, " in text
+    assert "cell-10 loss and 9 more\n" in text
+    assert "--awaiting npu: everything that needs an NPU" in text
+    assert len(json.loads(FORMATS["json"](report))["items"]) == 24
+
+
 def test_a_failure_of_a_check_that_only_the_change_plans_is_new():
     assert classified(FAIL, base_key="") == (GateClass.NEW, EXIT_UNEXPECTED)
     assert "not planned" in gate(FAIL, base_key="").items[0].evidence[0]
