@@ -32,6 +32,7 @@ MOST_REJECTED = 2
 MOST_NAMES = 6
 MOST_AUTHORS = 3
 _AXES = ("verl", "vllm_ascend", "torch_npu", "cann", "soc", "device", "python")
+_LEADING = ("verl", "vllm_ascend", "torch_npu", "python")
 _DEFAULT_NEEDS = ("grpo", "vllm")
 _ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}
 
@@ -43,9 +44,14 @@ def describe_stacks(
     request, driver = _request(matrix, options)
     ask = options["index"]
     newest = releases_on_index(matrix, ["verl", "vllm_ascend"]) if ask else {}
-    advice = advise_stacks(matrix, request, {"verl": newest.get("verl", [])})
-    known, unfit = known_stacks(settings, matrix, advice.stacks, driver, most=options["most"], ask_index=ask)
-    advice = replace(advice, rejected=(*unfit, *advice.rejected))
+
+    def advised(wanted: AdviceRequest, most: int) -> tuple[Advice, tuple[KnownStack, ...]]:
+        advice = advise_stacks(matrix, wanted, {"verl": newest.get("verl", [])})
+        known, unfit = known_stacks(settings, matrix, advice.stacks, driver, most=most, ask_index=ask)
+        return replace(advice, rejected=(*unfit, *advice.rejected)), known
+
+    advice, known = advised(request, options["most"])
+    other_python = advised(replace(request, python=""), 1)[1] if request.python and not known else ()
     again = _options(request, driver, options)
     commands = [_commands(one, again, elsewhere=not settings.has_own_matrix) for one in known]
     authors = stacks_of_authors(matrix, request)
@@ -64,6 +70,7 @@ def describe_stacks(
             {"name": one.name, "title": one.title, "source": one.source, "axes": dict(one.axes)}
             for one in authors
         ],
+        "with_other_python": [dict(one.stack.values) for one in other_python],
         "rejected": [
             {"axes": {axis: str(version) for axis, version in one.axes.items()}, "reasons": list(one.reasons)}
             for one in advice.rejected
@@ -71,6 +78,9 @@ def describe_stacks(
         "newest_on_index": {axis: str(found[0]) for axis, found in newest.items() if found},
     }
     lines = list(_lines(request, driver, advice, known, commands, authors))
+    for one in other_python:
+        values = [f"{axis} {one.stack.values[axis]}" for axis in _LEADING if axis in one.stack.values]
+        lines.append(f"without --python {request.python} there is a stack: {', '.join(values)}")
     if options["add"]:
         lines = [_add(settings, matrix, options["add"], known)]
     return report, lines, bool(known or authors)

@@ -243,3 +243,6 @@ def test_what_this_python_cannot_install_is_not_advised(
     report = json.loads(text)
     assert (code, report["stacks"]) == (3, [])
     assert any("not for Python 3.13" in reason for one in report["rejected"] for reason in one["reasons"])
+    assert [one["python"] for one in report["with_other_python"]] == ["3.11"]
+    code, text = elsewhere("advise", *host, "--python", "3.13")
+    assert "\nwithout --python 3.13 there is a stack: verl " in text
