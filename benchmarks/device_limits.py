@@ -3,7 +3,8 @@
 Runs inside the newest built cell of each release of torch_npu in the cache. Calls are drawn for a quarter of
 the operators that torch_npu implements: data types, shapes and other arguments, most of them invalid. The
 truth comes from a process without the simulated device's kernels, in which the operators of CANN do nothing,
-so that only torch_npu's code decides. The same calls are then made on the simulated device. A half of these
+so that only torch_npu's code decides. The same calls are then made on the simulated device. What both accept
+is compared by types and shapes of the results, which torch_npu's code allocates. A half of these
 operators, chosen by a hash of the name, is only counted: nobody looked at its calls to improve the device.
 """
 
@@ -146,13 +147,13 @@ def truth() -> Callable[[str, int], tuple[str, str]]:
         args, kwargs = drawn_call(name, schema_of(operator), place)
         reads.value = 0
         try:
-            call_kernel(operator, DEVICE_KEY, *args, **kwargs)
+            result = call_kernel(operator, DEVICE_KEY, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - every exception is what is measured
             found = check_server.classified(error, was_read=bool(reads.value))
             if isinstance(found, check_server.Refused):
                 return "refused", f"{found.error}: {found.message}"
             return ("accepted" if found is None else "unknown"), str(error)
-        return "accepted", ""
+        return "accepted", described(result)
 
     return run
 
@@ -166,11 +167,22 @@ def on_device(name: str, place: int) -> tuple[str, str]:
     operator = overload(namespace, rest)
     args, kwargs = drawn_call(name, schema_of(operator), place)
     try:
-        call_kernel(operator, DEVICE_KEY, *args, **kwargs)
+        result = call_kernel(operator, DEVICE_KEY, *args, **kwargs)
     except Exception as error:  # noqa: BLE001 - every exception is what is measured
         verdict = "refused" if was_refused(error) else "failed"
         return verdict, f"{type(error).__name__}: {error}"
-    return "accepted", ""
+    return "accepted", described(result)
+
+
+def described(result: Any) -> str:
+    """The type, shape and device of each tensor in a result."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return f"{str(result.dtype).removeprefix('torch.')}{list(result.shape)} on {result.device.type}"
+    if isinstance(result, (list, tuple)):
+        return f"({', '.join(described(one) for one in result)})"
+    return type(result).__name__
 
 
 def compared(wanted: Path, found: Path) -> Iterator[tuple[str, int, str, str, str, str]]:
@@ -235,6 +247,13 @@ def _figures(title: str, rows: Sequence[tuple[str, int, str, str, str, str]], fi
         unit="%",
         limit=95,
         is_lower_limit=True,
+    )
+    both = [row for row in accepted if row[4] == "accepted" and row[3].endswith(("]", ")", "npu"))]
+    same = sum(row[3] == row[5] for row in both)
+    yield figure(
+        claim=f"{title}: results of the same types and shapes, of {len(both)} calls that both make",
+        measured=100 * same / max(len(both), 1),
+        unit="%",
     )
     strict = sum(row[4] == "refused" for row in accepted)
     yield figure(

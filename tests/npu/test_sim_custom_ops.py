@@ -433,3 +433,35 @@ def test_casts() -> None:
 )
 def test_matmul_in_every_shape(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     check(torch.matmul, torch.matmul, left, right, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_layer_norm_of_half_precision_keeps_its_statistics_in_fp32(dtype: torch.dtype) -> None:
+    """Also the gradients of its factors, which a CPU computes with an error of a percent."""
+    drawn = torch.Generator().manual_seed(5)
+    x, dy = (1 + 99 * torch.rand(300, 12, generator=drawn)).to(dtype), torch.ones(300, 12, dtype=dtype)
+    weight = torch.ones(12)
+    out, mean, rstd = torch.ops.aten.native_layer_norm(x.npu(), [12], weight.npu(), weight.npu(), 1e-5)
+    exact = x.double()
+    normal = (exact - exact.mean(-1, True)) / (exact.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    assert out.dtype == dtype
+    assert mean.dtype == rstd.dtype == torch.float32
+    given = dy.npu(), x.npu(), [12], mean, rstd, weight.npu(), weight.npu(), [True, True, False]
+    dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(*given)
+    assert dx.dtype == dtype
+    assert dbias is None
+    torch.testing.assert_close(dweight.cpu().double(), normal.sum(0), rtol=1e-5, atol=1e-3)
+
+
+def test_gradients_of_gamma_are_in_fp32() -> None:
+    """As op-plugin allocates them."""
+    x, gamma = torch.ones(2, 4, dtype=torch.bfloat16).npu(), torch.ones(4, dtype=torch.bfloat16).npu()
+    _out, rstd = torch_npu.npu_rms_norm(x, gamma)
+    assert torch.ops.npu.npu_rms_norm_backward(x, x, gamma, rstd)[1].dtype == torch.float32
+
+
+def test_padding_of_the_first_dimensions_leaves_the_others() -> None:
+    x = torch.ones(2, 3)
+    torch.testing.assert_close(
+        torch_npu.npu_pad(x.npu(), [1, 0]).cpu(), torch.tensor([[0.0] * 3] + [[1.0] * 3] * 2)
+    )

@@ -19,7 +19,7 @@ from harness.devices.sim.operators.torch_internals import (
     override,
     schemas,
 )
-from harness.devices.sim.references import device_kernels, recurrent
+from harness.devices.sim.references import device_kernels, layer_norm, recurrent
 from harness.devices.sim.references.matmul import matmul_backward
 
 AUTOGRAD_KEY = "AutogradPrivateUse1"
@@ -87,6 +87,8 @@ _REFERENCES: Mapping[str, Callable[..., Any]] = {
     # The CPU kernel returns a tensor without memory, which cannot be copied to the device.
     "_efficientzerotensor": torch.zeros,
     "histc": _histc,
+    "native_layer_norm": layer_norm.layer_norm,
+    "native_layer_norm_backward": layer_norm.layer_norm_backward,
     "_masked_scale": device_kernels.masked_scale,
     "_conv_depthwise2d": device_kernels.conv_depthwise2d,
     "_conv_depthwise2d.out": writing(device_kernels.conv_depthwise2d),

@@ -104,7 +104,9 @@ def rounding_once(plan: OperatorPlan, compute: Compute) -> Compute:
     def run(*values: Any, **named: Any) -> Any:
         if with_alpha and not named and len(values) == len(plan.tensors):
             return compute(*values)
-        if any(dtype in _WIDER for value in (*values, *named.values()) for dtype in _types_of(value)):
+        types = {dtype for value in (*values, *named.values()) for dtype in _types_of(value)}
+        # With float32 among them, the type of the result is left to the CPU.
+        if types & _WIDER.keys() and torch.float32 not in types:
             return _converted(plan, compute, values, named, _WIDER)
         return compute(*values, **named)
 

@@ -36,12 +36,12 @@ def npu_add_layer_norm_backward(
     gamma: torch.Tensor,
     dsum_opt: torch.Tensor | None,
 ) -> Gradients:
-    """Gradients for x1, x2, gamma and beta. dsum_opt: the gradient for the sum."""
+    """Gradients for x1, x2, and at least in float32 for gamma and beta. dsum_opt: that for the sum."""
     total = wide(x1) + wide(x2)
     dy = torch.zeros_like(total) if dy_opt is None else wide(dy_opt)
     for_sum, for_gamma, for_beta = _gradients(dy, total, gamma, mean, rstd)
     for_sum = for_sum if dsum_opt is None else for_sum + wide(dsum_opt)
-    return for_sum.to(x1.dtype), for_sum.to(x2.dtype), for_gamma.to(gamma.dtype), for_beta.to(gamma.dtype)
+    return for_sum.to(x1.dtype), for_sum.to(x2.dtype), for_gamma, for_beta
 
 
 def npu_deep_norm(
@@ -69,6 +69,41 @@ def npu_deep_norm_backward(
     """Gradients for x, gx, beta and gamma."""
     for_sum, for_gamma, for_beta = _gradients(wide(dy), alpha * wide(x) + wide(gx), gamma, mean, rstd)
     return (alpha * for_sum).to(x.dtype), for_sum.to(gx.dtype), for_beta, for_gamma
+
+
+def layer_norm(
+    input: torch.Tensor,  # noqa: A002
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """torch's layer norm, mean and 1/std; the last two at least in float32, as op-plugin allocates them."""
+    x = wide(input)
+    factors = [None if values is None else wide(values).to(x.dtype) for values in (weight, bias)]
+    y, mean, rstd = torch.native_layer_norm(x, list(normalized_shape), *factors, eps)
+    return y.to(input.dtype), mean, rstd
+
+
+def layer_norm_backward(
+    grad_out: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002
+    normalized_shape: Sequence[int],
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients for input, weight and bias as far as they are asked for, the last two at least in float32."""
+    x = wide(input)
+    factors = [None if values is None else wide(values).to(x.dtype) for values in (weight, bias)]
+    given = wide(grad_out), x, list(normalized_shape), mean.to(x.dtype), rstd.to(x.dtype), *factors
+    dx, *others = torch.ops.aten.native_layer_norm_backward(*given, list(output_mask))
+    asked = zip(output_mask[1:], others, strict=True)
+    return (dx.to(input.dtype) if output_mask[0] else None), *(
+        x if is_asked else None for is_asked, x in asked
+    )
 
 
 def npu_layer_norm_eval(

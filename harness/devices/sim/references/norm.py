@@ -24,7 +24,7 @@ def npu_rms_norm_backward(
     gamma: torch.Tensor,
     rstd: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients for input and gamma."""
+    """Gradients for input and gamma, the second at least in float32, whatever the type of gamma."""
     x, g = wide(input), wide(dy)
     dims = _normalised(input, gamma)
     normal = x * rstd
@@ -32,7 +32,7 @@ def npu_rms_norm_backward(
     dx = rstd * (scaled - normal * (scaled * normal).mean(dims, keepdim=True))
     leading = tuple(range(input.dim() - gamma.dim()))
     dgamma = (g * normal).sum(leading) if leading else g * normal
-    return dx.to(input.dtype), dgamma.to(gamma.dtype)
+    return dx.to(input.dtype), dgamma
 
 
 def npu_add_rms_norm(

@@ -16,7 +16,7 @@ _LARGEST_INT8 = 127
 def npu_moe_gating_top_k_softmax(
     x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The k largest values of the softmax of x (tokens, experts), their experts (int32), row numbers (int32).
+    """The k largest values of the softmax of x (..., experts), their experts (int32), row numbers (int32).
 
     The row number of a token's i-th expert is token + i * tokens.
     """
@@ -24,8 +24,8 @@ def npu_moe_gating_top_k_softmax(
     scores = torch.softmax(wide(x), -1)
     experts = _largest(scores, k)
     weights = scores.gather(-1, experts)
-    rows = torch.arange(x.shape[0] * k, dtype=torch.int32).view(k, -1).t().contiguous()
-    return weights.to(x.dtype), experts.to(torch.int32), rows
+    rows = torch.arange(weights.numel(), dtype=torch.int32).view(k, -1).t()
+    return weights.to(x.dtype), experts.to(torch.int32), rows.reshape(weights.shape)
 
 
 def npu_moe_gating_top_k_softmax_v2(

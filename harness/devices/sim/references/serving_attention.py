@@ -181,7 +181,8 @@ def npu_attention_update(
     total = torch.logsumexp(sums, 0)
     parts = torch.stack([wide(part) for part in local_out])
     merged = (parts * torch.exp(sums - total).unsqueeze(-1)).sum(0)
-    return merged.to(local_out[0].dtype), total if update_type == 1 else torch.zeros_like(total)
+    written = total if update_type == 1 else torch.zeros_like(total)
+    return merged.to(local_out[0].dtype), written.to(lse[0].dtype)
 
 
 def _fused(

@@ -63,7 +63,9 @@ def npu_slice(input: torch.Tensor, offsets: Sequence[int], size: Sequence[int]) 
 
 def npu_pad(input: torch.Tensor, paddings: Sequence[int]) -> torch.Tensor:  # noqa: A002
     """The input with zeros around it: before and after the first dimension, then the second, and so on."""
-    pairs = [list(paddings[i : i + 2]) for i in range(0, len(paddings), 2)]
+    # Dimensions without numbers get no zeros.
+    counts = [*paddings, *[0] * (2 * input.dim() - len(paddings))]
+    pairs = [counts[i : i + 2] for i in range(0, len(counts), 2)]
     return torch.nn.functional.pad(input, [count for pair in reversed(pairs) for count in pair])
 
 
