@@ -342,7 +342,9 @@ def test_attention_of_whole_sequences() -> None:
     q, k, v = (drawn(1, 2, 5, 16, seed=seed).half() for seed in (3, 4, 5))
     mask = torch.triu(torch.ones(2048, 2048, dtype=torch.bool), 1)
     for causal in (False, True):
-        given = {"atten_mask": mask.npu(), "sparse_mode": 3} if causal else {}
+        # A window that no sequence fills has no effect.
+        wide = {"pre_tokens": 65535, "next_tokens": 65535}
+        given = {"atten_mask": mask.npu(), "sparse_mode": 3} if causal else wide
         found = torch_npu.npu_prompt_flash_attention(
             q.npu(), k.npu(), v.npu(), num_heads=2, scale_value=0.25, input_layout="BNSD", **given
         )
@@ -350,6 +352,8 @@ def test_attention_of_whole_sequences() -> None:
         hidden = mask[:5, :5] if causal else torch.zeros(5, 5, dtype=torch.bool)
         expected = torch.softmax(scores.masked_fill(hidden, float("-inf")), -1) @ v.double()
         assert bool(((found.cpu().double() - expected).abs() <= 1e-3 * (1 + expected.abs())).all())
+    with pytest.raises(NotImplementedError, match="npu_prompt_flash_attention with window"):
+        torch_npu.npu_prompt_flash_attention(q.npu(), k.npu(), v.npu(), num_heads=2, pre_tokens=3)
 
 
 def test_transpose_batchmatmul() -> None:

@@ -147,9 +147,10 @@ def npu_prompt_flash_attention(
     sparse_mode: int = 0,
     **others: object,
 ) -> torch.Tensor:
-    """Attention of whole sequences. The window has no effect without a mask, and its default is none."""
+    """Attention of whole sequences. A window that may leave out keys is refused; the default has none."""
     _refuse_others(others)
-    window = pre_tokens != _UNBOUND or next_tokens not in {0, _UNBOUND}
+    longest = max(*query.shape, *key.shape)
+    window = pre_tokens < longest or 0 < next_tokens < longest
     refuse("npu_prompt_flash_attention", window=window, **{"a band": sparse_mode == _BAND})
     call = _unwindowed(num_heads, num_key_value_heads, scale_value, atten_mask, sparse_mode)
     lengths = (actual_seq_lengths, actual_seq_lengths_kv)
