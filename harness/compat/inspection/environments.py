@@ -24,7 +24,8 @@ from harness.compat.inspection.stated_packages import Inventory, SourceKind, Sta
 from harness.errors import InputError, Location
 
 SECONDS = 20.0
-#: `import site` under -S defines functions only. Before Python 3.14, -S also leaves sys.prefix of the base.
+#: `import site` under -S defines functions only. Before Python 3.14, -S leaves sys.prefix of the base. For
+#: that, Debian's getsitepackages names no folder of a virtual environment.
 PROGRAM = r"""
 import json, os, platform, site, sys
 home, prefixes, system = os.path.dirname(os.path.abspath(sys.executable)), [sys.prefix], True
@@ -36,8 +37,10 @@ for folder in (os.path.dirname(home), home):
         system = any(k.strip() == "include-system-site-packages" and v.strip() == "true" for k, _, v in pairs)
         prefixes = [folder] + ([sys.base_prefix] if system else [])
         break
+prefixes = list(dict.fromkeys(prefixes))
+own = [os.path.join(p, "lib", "python%d.%d" % sys.version_info[:2], "site-packages") for p in prefixes]
 print(json.dumps({
-    "sites": site.getsitepackages(list(dict.fromkeys(prefixes))),
+    "sites": list(dict.fromkeys(own + site.getsitepackages(prefixes))),
     "python": platform.python_version(),
     "arch": platform.machine(),
 }))

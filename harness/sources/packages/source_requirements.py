@@ -56,7 +56,8 @@ def _of_setup(tree: Tree) -> tuple[str, ...] | None:
     """The literal list that setup.py assigns to `install_requires`; None for a computed one."""
     try:
         module = ast.parse(_text(tree, SETUP))
-    except SyntaxError as error:
+    # Before Python 3.11.4, null bytes raise ValueError.
+    except (SyntaxError, ValueError) as error:
         raise InputError(
             "this file is not valid Python", where=Location(f"{tree.label}:{SETUP}"), why=str(error)
         ) from error

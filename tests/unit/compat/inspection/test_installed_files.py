@@ -2,7 +2,9 @@
 
 import base64
 import hashlib
+import json
 import shutil
+import site
 import subprocess
 import sys
 import zipfile
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.compat.inspection.environments import (
+    PROGRAM,
     folder_installation,
     installed_inventory,
     interpreter_installation,
@@ -277,3 +280,17 @@ class TestLibraries:
         assert [fault.symbols for fault in found.faults] == [("_ZN3c103newEv",)]
         assert found.faults[0].of == "torch"
         assert "libascendcl.so" in found.unread[0]
+
+
+def test_site_packages_that_the_interpreter_does_not_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under -S, Debian's site.getsitepackages names no folder of a virtual environment."""
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    packages = tmp_path / "venv" / "lib" / f"python{minor}" / "site-packages"
+    packages.mkdir(parents=True)
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("include-system-site-packages = false\n", "utf-8")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+    monkeypatch.setattr(site, "getsitepackages", lambda _prefixes: [])
+    exec(compile(PROGRAM, "program", "exec"), {})
+    assert json.loads(capsys.readouterr().out)["sites"] == [str(packages)]
