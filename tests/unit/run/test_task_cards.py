@@ -99,17 +99,23 @@ def test_tasks_that_want_both_take_turns(site: JobSite):
     assert "on card 0, 1" in log
 
 
-def test_waiting_is_none_of_the_tasks_own_time(site: JobSite, tmp_path: Path, monkeypatch):
-    clock, executor = LeapingClock(tmp_path / "a-day-later"), LocalExecutor(site, jobs=1)
-    clock.install(monkeypatch)
+def finished_after_waiting(site: JobSite, executor: LocalExecutor, clock: LeapingClock, waiting: Job) -> list:
+    """The outcome of a job that waits for its cards until the clock leaped."""
     with CardLeases.of_host(site.environ).lease([0, 1], 2, "somebody else"):
-        executor.submit(job("a"))
+        executor.submit(waiting)
         while not any(one.card is None for one in CardLeases.of_host(site.environ).list_leases()):
             time.sleep(0.02)
         clock.mark.touch()
         assert executor.collect(0.0) == []
     while not (finished := executor.collect(0.1)):
         pass
+    return list(finished)
+
+
+def test_waiting_is_none_of_the_tasks_own_time(site: JobSite, tmp_path: Path, monkeypatch):
+    clock, executor = LeapingClock(tmp_path / "a-day-later"), LocalExecutor(site, jobs=1)
+    clock.install(monkeypatch)
+    finished = finished_after_waiting(site, executor, clock, job("a"))
     assert finished[0].state is State.COMPLETED
     assert finished[0].measurements["cards"] in {"0", "1"}
 
@@ -140,14 +146,7 @@ def test_a_build_that_waits_for_its_card_does_not_use_up_its_time(site: JobSite,
             show(context)
         return show(context)
 
-    with CardLeases.of_host(site.environ).lease([0, 1], 2, "somebody else"):
-        executor.submit(job("a", program=probe, holds_cards=False))
-        while not any(one.card is None for one in CardLeases.of_host(site.environ).list_leases()):
-            time.sleep(0.02)
-        clock.mark.touch()
-        assert executor.collect(0.0) == []
-    while not (finished := executor.collect(0.1)):
-        pass
+    finished = finished_after_waiting(site, executor, clock, job("a", program=probe, holds_cards=False))
     assert finished[0].state is State.COMPLETED
 
 

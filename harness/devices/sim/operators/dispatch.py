@@ -146,13 +146,11 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
 def as_strict(plan: OperatorPlan, run: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
     """`run`, after what torch_npu refuses for this operator was refused, or that nobody knows it noted."""
     if machine.checks is not None and plan.name not in TO_HOST and has_kernel(plan.qualified, DEVICE_KEY):
-        unchecked = machine.checks.unchecked(plan.qualified, run)
-        if not plan.of_torch_npu:
-            return unchecked
-        checked = machine.checks.checked(plan.qualified, run)
-        return (
-            _checked_outside_graphs(checked, unchecked, machine) if plan.name in _OTHER_IN_GRAPHS else checked
-        )
+        wrap = machine.checks.checked if plan.of_torch_npu else machine.checks.unchecked
+        wrapped = wrap(plan.qualified, run)
+        if plan.name in _OTHER_IN_GRAPHS:
+            return _checked_outside_graphs(wrapped, machine.checks.unchecked(plan.qualified, run), machine)
+        return wrapped
     return run
 
 

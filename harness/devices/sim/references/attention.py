@@ -66,7 +66,7 @@ class _Call:
     pse_type: int
     sink: torch.Tensor | None
     dropout_mask: torch.Tensor | None
-    place: Place | None
+    place: Place
 
     def parts(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Iterator[_Part]:
         """The sequences of the batch."""
@@ -97,8 +97,7 @@ class _Call:
             return None
         if self.dropout_mask is not None:
             return kept_elements(self.dropout_mask, [count])
-        refuse(_NAME, **{"dropout without its random numbers": self.place is None})
-        return kept_elements(mask_at([count], 1 - self.keep_prob, *(self.place or (0, 0))), [count])
+        return kept_elements(mask_at([count], 1 - self.keep_prob, *self.place), [count])
 
     def dropped(self, part: _Part, probabilities: torch.Tensor) -> torch.Tensor:
         """Probabilities, or their gradients, after dropout."""
@@ -124,6 +123,7 @@ def _call(
     head_num: int,
     input_layout: str,
     *,
+    place: Place,
     scale: float = 1.0,
     keep_prob: float = 1.0,
     pse: torch.Tensor | None = None,
@@ -144,7 +144,6 @@ def _call(
     q_start_idx: Sequence[int] | None = None,  # noqa: ARG001 - of the types of pse that are refused
     kv_start_idx: Sequence[int] | None = None,  # noqa: ARG001
     dropout_mask: torch.Tensor | None = None,
-    place: Place | None = None,
 ) -> _Call:
     """The arguments of all these operators.
 
