@@ -5,7 +5,7 @@ This is the hot path, so the kernel does most of its work in one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -194,13 +194,11 @@ def _on_host(tensors: Sequence[torch.Tensor | None], known: torch.Tensor | None)
 
 
 def _refuse_mixed(plan: OperatorPlan, foreign: torch.Tensor, others: Sequence[Any]) -> None:
-    for value in others:
-        for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
-                raise RuntimeError(
-                    "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"{tensor.device} and {foreign.device}! (when running {plan.name})"
-                )
+    for tensor in _device_tensors(others):
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{tensor.device} and {foreign.device}! (when running {plan.name})"
+        )
 
 
 def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> Callable[..., Any]:
@@ -232,11 +230,15 @@ def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> C
 
 def _device_of(args: Args, kwargs: Kwargs) -> int | None:
     """The number of the device on which a call runs; None without tensors on a device."""
-    for value in (*args, *kwargs.values()):
+    return next((int(tensor.get_device()) for tensor in _device_tensors((*args, *kwargs.values()))), None)
+
+
+def _device_tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """The tensors on a device among arguments."""
+    for value in values:
         for tensor in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
-                return int(tensor.get_device())
-    return None
+                yield tensor
 
 
 def _argument(argument: tuple[int, str] | None, args: Args, kwargs: Kwargs) -> Any:
@@ -266,14 +268,11 @@ def _target(plan: OperatorPlan, machine: Machine, args: Args, kwargs: Kwargs) ->
     if len(machine.devices) == 1:
         return machine.devices[0]
     first: torch.Tensor | None = None
-    for value in (*args, *kwargs.values()):
-        for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            if not isinstance(tensor, torch.Tensor) or tensor.is_cpu:
-                continue
-            if first is None:
-                first = tensor
-            elif tensor.get_device() != first.get_device() and not plan.mixed:
-                _refuse_mixed(plan, tensor, (first,))
+    for tensor in _device_tensors((*args, *kwargs.values())):
+        if first is None:
+            first = tensor
+        elif tensor.get_device() != first.get_device() and not plan.mixed:
+            _refuse_mixed(plan, tensor, (first,))
     return machine.devices[machine.current() if first is None else first.get_device()]
 
 
