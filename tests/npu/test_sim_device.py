@@ -396,6 +396,44 @@ print(total == 1 << 30, free == total, torch.npu.memory_allocated())
     assert out.splitlines()[1] == "True True 0"
 
 
+def test_a_device_can_have_more_memory_than_the_host(tmp_path: Path) -> None:
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    code = f"""
+import torch
+x = torch.empty({2 * host} << 30, dtype=torch.uint8, device="npu")
+x[-1] = 3
+print(x[-1].item())
+"""
+    assert launched(tmp_path, code, NPU_SIM_MEMORY_GB=str(3 * host)) == "3"
+
+
+UNSAFE = """
+import torch
+from torch_npu.npu import _recovery as recovery
+x, y = torch.ones(3, device="npu"), torch.ones(3, device="npu")
+recovery.set_npu_tensor_unsafe_check_flag(True)
+recovery.mark_all_npu_tensor_unsafe(0)
+fresh = torch.ones(3).npu()
+# The same call twice: a call that was accepted once is not verified again.
+for read in (lambda: x + y, lambda: x + y, x.cpu, lambda: fresh.copy_(x), lambda: torch._foreach_copy_([fresh], [x]),
+             lambda: torch.add(fresh, fresh, out=x)):
+    try:
+        read()
+        print("accepted")
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+x.copy_(fresh)
+torch._foreach_copy_([y], [torch.zeros(3)])
+print((x + y).tolist())
+"""
+
+
+def test_data_that_a_restart_made_unsafe_are_refused_until_they_are_replaced(tmp_path: Path) -> None:
+    *refused, safe = launched(tmp_path, UNSAFE).splitlines()
+    assert refused == ["There is unsafe data in the input tensor."] * 6
+    assert safe == "[1.0, 1.0, 1.0]"
+
+
 def test_a_late_error_surfaces_where_the_host_waits(tmp_path: Path) -> None:
     """Submitting work succeeds. Synchronising and every way of copying numbers to the host fail."""
     code = """

@@ -191,6 +191,20 @@ def test_private_formats_are_seen_and_change_no_numbers() -> None:
     assert (int(torch_npu.get_npu_format(back)), back.tolist()) == (2, x.tolist())
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.library, "get_kernel"), reason="torch before 2.9 hides replaced kernels"
+)
+def test_a_cast_between_base_formats_renames_the_tensor() -> None:
+    x = torch.ones(2, 2, 3, 3, device=NPU)
+    for acl_format in (1, 0, 2):
+        out = torch_npu.npu_format_cast(x, acl_format)
+        assert (int(torch_npu.get_npu_format(out)), int(torch_npu.get_npu_format(x))) == (
+            acl_format,
+            acl_format,
+        )
+        assert out.data_ptr() == x.data_ptr()
+
+
 def test_a_cast_to_the_same_format_keeps_the_gradient() -> None:
     x = torch.ones(16, 16, device=NPU, requires_grad=True)
     (torch_npu.npu_format_cast(x, 2) * 3).sum().backward()

@@ -14,6 +14,7 @@ import torch
 from harness.devices.sim.operators.other_types import compute_otherwise
 from harness.devices.sim.operators.schema_plan import Args, Kwargs, OperatorPlan
 from harness.devices.sim.operators.torch_internals import DEVICE_KEY, HOST, has_kernel
+from harness.devices.sim.operators.unsafe_data import COPIES, making_safe
 
 DEVICE_TYPE = "npu"
 
@@ -140,7 +141,9 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
     run: Callable[..., Any] = kernel
     if machine.synchronise is not None and plan.name in TO_HOST:
         run = _waiting(plan, run, machine.synchronise)
-    return as_strict(plan, run, machine)
+    run = as_strict(plan, run, machine)
+    # Before the checks, which read the format of every tensor.
+    return making_safe(run) if plan.name in COPIES else run
 
 
 def as_strict(plan: OperatorPlan, run: Callable[..., Any], machine: Machine) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import torch
 
 from harness.devices.sim.operators.host_memory_address import HOST_ADDRESS
 from harness.devices.sim.operators.torch_internals import HOST, host_bytes, neg_view
+from harness.devices.sim.operators.unsafe_data import are_refused, refuse_unsafe
 
 # Flat CPU tensors over device storages are cached, because creating one costs as much as a small operator.
 _CACHED_BASES = 4096
@@ -23,11 +24,13 @@ def alias_maker() -> Callable[[torch.Tensor], torch.Tensor]:
     """A function from a device tensor to a CPU tensor over the same memory.
 
     The device tensor must outlive the CPU tensor. For a tensor without storage the function returns a new
-    empty CPU tensor, which can be resized.
+    empty CPU tensor, which can be resized. Data that a restart made unsafe are refused.
     """
     bases: dict[tuple[int, int, Any], torch.Tensor] = {}
 
     def alias(tensor: torch.Tensor) -> torch.Tensor:
+        if are_refused():
+            refuse_unsafe(tensor)
         storage = tensor.untyped_storage()
         size = storage.nbytes()
         if not size:

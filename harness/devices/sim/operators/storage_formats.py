@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from harness.devices.sim.operators.dispatch import Machine
-from harness.devices.sim.operators.torch_internals import DEVICE_KEY, overload, override
+from harness.devices.sim.operators.torch_internals import DEVICE_KEY, overload, override, present_kernel
 
 # aclFormat: NCHW, NHWC, ND, NDHWC, NCDHW, NC, NCL. Casts among them change only the name of the layout.
 _BASE_FORMATS = frozenset({0, 1, 2, 27, 30, 35, 47})
@@ -29,9 +29,16 @@ def install_formats(library: Any, machine: Machine) -> None:
         machine.alias(result).copy_(machine.alias(tensor))
         return result
 
+    # torch_npu's own kernel names a base format anew without any operator of the device.
+    rename = present_kernel("npu::_npu_format_cast", DEVICE_KEY)
+
     def is_kept(tensor: torch.Tensor, acl_format: int) -> bool:
         present = int(format_of(tensor))
-        return present == acl_format or (present in _BASE_FORMATS and acl_format in _BASE_FORMATS)
+        if present in _BASE_FORMATS and acl_format in _BASE_FORMATS:
+            if rename is not None:
+                rename(tensor, acl_format)
+            return True
+        return present == acl_format
 
     def cast(
         tensor: torch.Tensor, acl_format: int, _customize_dtype: int | None = None, **_types: Any

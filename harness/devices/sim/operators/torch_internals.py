@@ -71,6 +71,15 @@ def call_kernel(operator: Any, key: str, *args: Any, **kwargs: Any) -> Any:
     return operator._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
 
 
+def present_kernel(name: str, key: str) -> Callable[..., Any] | None:
+    """The present kernel of namespace::base for a key, also after it is replaced; None before torch 2.9."""
+    if not hasattr(torch.library, "get_kernel") or not has_kernel(name, key):
+        return None
+    kernel = torch.library.get_kernel(name, key)
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return lambda *args: kernel.call_boxed(keys, *args)
+
+
 def schema_of(operator: Any) -> Any:
     """The FunctionSchema of an OpOverload."""
     return operator._schema

@@ -5,7 +5,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+/* From here on, malloc maps memory too, but the kernel then refuses more than the host has, and devices can have more. */
+#define MAPPED_BYTES (32u << 20)
 #define ALIGNMENT 512u
 /* torch_npu rounds the address of host memory up to a page, and then uses as many bytes as it allocated. */
 #define PAGE 4096u
@@ -109,6 +112,18 @@ SIM_API aclError aclrtCmoAsync(void *source, size_t bytes, int type, void *strea
     return source ? SIM_OK : SIM_PARAM_INVALID;
 }
 
+static void *take(size_t bytes) {
+    void *raw;
+    if (bytes < MAPPED_BYTES) return posix_memalign(&raw, ALIGNMENT, bytes) ? NULL : raw;
+    raw = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return raw == MAP_FAILED ? NULL : raw;
+}
+
+static void give_back(void *raw, size_t bytes) {
+    if (bytes < MAPPED_BYTES) free(raw);
+    else munmap(raw, bytes);
+}
+
 SIM_API aclError aclrtMalloc(void **pointer, size_t bytes, int policy) {
     (void)policy; TRACE;
     int device = sim_current_device();
@@ -116,8 +131,8 @@ SIM_API aclError aclrtMalloc(void **pointer, size_t bytes, int policy) {
     if (size < bytes || size > SIZE_MAX - ALIGNMENT) return SIM_OUT_OF_MEMORY;
     aclError error = sim_charge(device, size);
     if (error) return error;
-    void *raw;
-    if (posix_memalign(&raw, ALIGNMENT, size + ALIGNMENT)) {
+    void *raw = take(size + ALIGNMENT);
+    if (!raw) {
         sim_refund(device, size);
         return SIM_OUT_OF_MEMORY;
     }
@@ -138,7 +153,7 @@ SIM_API aclError aclrtFree(void *pointer) {
     if (!pointer || !forget(pointer)) return SIM_PARAM_INVALID;
     block_header *header = (block_header *)((char *)sim_host(pointer) - ALIGNMENT);
     sim_refund(header->device, header->bytes);
-    free(header);
+    give_back(header, header->bytes + ALIGNMENT);
     return SIM_OK;
 }
 
