@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from drawn_inputs import Drawn, Pairs
+from torch.nn import functional
 
 npu: Any = torch.ops.npu
 EXPERTS, TOKENS, CHOSEN, WIDTH = 4, 5, 2, 3
@@ -286,6 +287,42 @@ def _latent_attention(drawn: Drawn) -> Pairs:
     yield found, torch.stack(expected)
 
 
+def _split_vocabulary(drawn: Drawn, *, keeps_logits: bool) -> Pairs:
+    """The loss of a vocabulary that two ranks share, and its gradients, from what each rank computes."""
+    tokens, hidden, own = 11, 6, 5
+    x, weight, dy = drawn.normal(tokens, hidden), drawn.normal(2 * own, hidden), drawn.rand(tokens)
+    target = drawn.order(2 * own)[torch.arange(tokens) % (2 * own)]
+    leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+    loss = functional.cross_entropy(leaves[0] @ leaves[1].T, target, reduction="none")
+    grads = torch.autograd.grad(loss, leaves, dy)
+    placed, labels = drawn.placed(x), target.npu()
+    parts = [drawn.placed(part) for part in weight.chunk(2)]
+    found = [
+        npu.npu_fused_linear_online_max_sum(
+            placed, part, labels, own * rank, own * (rank + 1) - 1, keeps_logits
+        )
+        for rank, part in enumerate(parts)
+    ]
+    largest = torch.maximum(found[0][0], found[1][0])
+    shares = [(part[0] - largest).exp() for part in found]
+    total = sum(part[1] * share for part, share in zip(found, shares, strict=True))
+    predicted = sum(
+        torch.where((labels // own) == rank, part[2] + part[0] - largest, 0)
+        for rank, part in enumerate(found)
+    )
+    for rank, (part, own_weight) in enumerate(zip(found, parts, strict=True)):
+        logits = {"vocab_parallel_logits": part[5]} if keeps_logits else {}
+        lost, softmax = npu.npu_fused_cross_entropy_loss_with_max_sum(largest, total, predicted, **logits)
+        yield lost, loss.detach()
+        given = {"softmax": softmax} if keeps_logits else {"logits_max": largest, "sum_exp_logits": total}
+        dx, dweight = npu.npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
+            drawn.placed(dy), placed, own_weight, part[3], part[4], **given
+        )
+        yield dweight, grads[1].chunk(2)[rank]
+        by_logit = torch.softmax(x @ weight.T, -1) - functional.one_hot(target, 2 * own)
+        yield dx, (by_logit * dy[:, None])[:, own * rank : own * (rank + 1)] @ weight.chunk(2)[rank]
+
+
 _PERMUTE = (
     *("npu::npu_moe_token_permute_with_routing_map", "npu::npu_moe_token_permute_with_routing_map_grad"),
     *("npu::_npu_moe_token_unpermute_with_routing_map", "npu::npu_moe_token_unpermute_with_routing_map_grad"),
@@ -301,6 +338,18 @@ LAYERS: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torc
         )
         for capacity in (0, 2)
         for weighted in (False, True)
+    },
+    **{
+        f"loss of a split vocabulary, {'softmax' if keeps_logits else 'logits made anew'}": (
+            (
+                "npu::npu_fused_linear_online_max_sum",
+                "npu::npu_fused_cross_entropy_loss_with_max_sum",
+                "npu::npu_fused_linear_cross_entropy_loss_with_max_sum_backward",
+            ),
+            partial(_split_vocabulary, keeps_logits=keeps_logits),
+            FP32,
+        )
+        for keeps_logits in (False, True)
     },
     "accumulated gradients of experts": (
         ("npu::npu_grouped_matmul_add_", "npu::npu_grouped_matmul_add"),

@@ -343,6 +343,25 @@ def _softmax_loss(drawn: Drawn) -> Pairs:
     yield back, torch.autograd.grad(y, x, dy)[0]
 
 
+def _group_norm_swish(drawn: Drawn) -> Pairs:
+    slope = 0.7
+    leaves = [drawn.normal(*shape).requires_grad_() for shape in ((2, 6, 3, 2), (6,), (6,))]
+    y = functional.group_norm(leaves[0], 3, leaves[1], leaves[2])
+    out = y * torch.sigmoid(slope * y)
+    x, weight, bias = (drawn.placed(one.detach()).requires_grad_() for one in leaves)
+    found, mean, rstd = npu.npu_group_norm_swish(x, 3, weight, bias, 1e-5, slope)
+    grouped = leaves[0].detach().reshape(2, 3, -1)
+    yield found.detach(), out.detach()
+    yield mean.reshape(2, 3), grouped.mean(-1)
+    yield rstd.reshape(2, 3), (grouped.var(-1, unbiased=False) + 1e-5).rsqrt()
+    dy = drawn.normal(*out.shape)
+    yield from zip(
+        torch.autograd.grad(found, (x, weight, bias), drawn.placed(dy)),
+        torch.autograd.grad(out, leaves, dy),
+        strict=True,
+    )
+
+
 def _named(*names: str) -> tuple[str, ...]:
     return tuple(f"npu::{name}" for name in names)
 
@@ -354,6 +373,9 @@ FORMULAS: tuple[tuple[tuple[str, ...], Formula], ...] = (
     (_named("npu_add_rms_norm_v2_functional"), _add_rms_norm_v2_functional),
     (_named("npu_add_rms_norm_cast"), _add_rms_norm_cast),
     (_named("npu_gelu_mul"), _same("npu_gelu_mul", _gelu_mul, (3, 8))),
+    (_named("npu_mish"), _same("npu_mish", functional.mish, (3, 8))),
+    (_named("npu_mish_backward"), _gradients("npu_mish_backward", functional.mish, (3, 8))),
+    (_named("npu_group_norm_swish", "npu_group_norm_swish_grad"), _group_norm_swish),
     (_named("npu_masked_softmax_with_rel_pos_bias"), _window_softmax),
     (_named("npu_moe_gating_top_k_softmax_v2"), _gating_v2),
     (_named("npu_interleave_rope"), _interleaved_rope),

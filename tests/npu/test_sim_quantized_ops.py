@@ -338,6 +338,79 @@ def test_grouped_matmul_swiglu_quant() -> None:
     is_near(values, (out * 127 / out.abs().amax(-1, keepdim=True)).round(), steps=1)
 
 
+def test_grouped_matmul_swiglu_quant_v2_takes_counts_or_ends() -> None:
+    has("npu_grouped_matmul_swiglu_quant_v2")
+    x, weight = whole(4, 16, low=-100, high=100).npu(), whole(2, 16, 64, low=-100, high=100).npu()
+    scale, rows = (1e-3 * drawn(2, 64).abs()).npu(), drawn(4).abs().npu()
+    exact = [
+        x[a:b].cpu().double() @ weight[e].cpu().double() * scale[e].cpu()
+        for e, (a, b) in enumerate([(0, 1), (1, 4)])
+    ]
+    gate, up = (torch.cat(exact) * rows.cpu()[:, None].double()).chunk(2, -1)
+    out = gate * torch.sigmoid(gate) * up
+    for kind, groups in ((0, [1, 4]), (1, [1, 3])):
+        values, scales = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+            x, [weight], [scale], rows, torch.tensor(groups).npu(), group_list_type=kind
+        )
+        is_near(scales, out.abs().amax(-1) / 127)
+        is_near(values, (out * 127 / out.abs().amax(-1, keepdim=True)).round(), steps=1)
+    with pytest.raises(NotImplementedError, match="smooth_scale"):
+        torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+            x, [weight], [scale], rows, torch.tensor([1, 4]).npu(), smooth_scale=scale
+        )
+
+
+def test_group_quant() -> None:
+    x, scale = drawn(5, 8), drawn(3, 8, seed=4)
+    ends = torch.tensor([2, 2, 5], dtype=torch.int32)
+    found = torch_npu.npu_group_quant(
+        (20 * x).npu(), scale.npu(), ends.npu(), offset=torch.full((1,), 2.0).npu(), dst_dtype=torch.qint8
+    )
+    exact = 20 * x.double() * scale.double()[torch.tensor([0, 0, 2, 2, 2])] + 2
+    is_near(found, exact.round().clamp(-128, 127))
+
+
+def test_init_routing_quant() -> None:
+    has("npu_moe_init_routing_quant")
+    x, experts = drawn(3, 8), torch.tensor([[2, 0], [0, 1], [2, 1]], dtype=torch.int32)
+    rows = x.double()[torch.tensor([0, 1, 1, 2, 0, 2])]
+    options: dict[str, Any] = {"active_num": 0, "expert_num": 3, "expert_tokens_num_mode": 2}
+    found = torch_npu.npu_moe_init_routing_quant(x.npu(), experts.npu(), quant_mode=1, **options)
+    is_near(found[0], (rows * 127 / rows.abs().amax(-1, keepdim=True)).round())
+    is_near(found[4], rows.abs().amax(-1) / 127)
+    assert found[1].tolist() == [4, 0, 1, 2, 5, 3]
+    assert (found[2].dtype, found[2].tolist()) == (torch.int32, [2, 2, 2])
+    scale, offset = torch.full((1,), 30.0), torch.full((1,), 3.0)
+    found = torch_npu.npu_moe_init_routing_quant(
+        x.npu(), experts.npu(), scale=scale.npu(), offset=offset.npu(), quant_mode=0, **options
+    )
+    is_near(found[0], (rows * 30 + 3).round().clamp(-128, 127))
+
+
+def test_signs_and_ranges() -> None:
+    x = torch.tensor([1.0, -1, 0, 2, -3, -1, -1, 4, -0.5, 5])
+    packed = torch_npu.npu_sign_bits_pack(x.npu(), 1)
+    assert packed.tolist() == [[0b10001101, 0b00000010]]
+    back = torch_npu.npu_sign_bits_unpack(packed.flatten(), 1, torch.float32)
+    assert back.tolist() == [[1, -1, 1, 1, -1, -1, -1, 1, -1, 1, *[-1.0] * 6]]
+    start, end = (torch.tensor([ends], dtype=torch.int32).npu() for ends in ([0, 2], [2, 3]))
+    filled = torch_npu.npu_masked_fill_range(torch.zeros(2, 2, 4).npu(), start, end, torch.ones(1).npu(), 2)
+    assert filled[:, 0].tolist() == [[1, 1, 0, 0], [0, 0, 1, 0]]
+    assert torch.equal(filled[:, 0], filled[:, 1])
+
+
+def test_atb_quantizes_per_tensor_and_has_eight_dimensions() -> None:
+    quantize = getattr(torch.ops.atb, "_npu_quantize_per_tensor", None)
+    if quantize is None:
+        pytest.skip("this release has no quantisation by ATB")
+    x, scale, zero = drawn(3, 16).half(), drawn(16).abs().half() + 0.1, torch.full((16,), 3, dtype=torch.int8)
+    found = torch.zeros(3, 16, dtype=torch.int8).npu()
+    quantize(x.npu(), scale.npu(), zero.npu(), found)
+    is_near(found, ((x.float() / scale.float()).round() + 3).double().clamp(-128, 127))
+    with pytest.raises(RuntimeError, match="at most 8 dimensions, but got 9"):
+        quantize(torch.ones([1] * 9).half().npu(), scale.npu(), zero.npu(), found)
+
+
 def test_attention_of_whole_sequences() -> None:
     q, k, v = (drawn(1, 2, 5, 16, seed=seed).half() for seed in (3, 4, 5))
     mask = torch.triu(torch.ones(2048, 2048, dtype=torch.bool), 1)
@@ -394,6 +467,12 @@ COMPARED: dict[str, Callable[[], None]] = {
     "npu_dequant_swiglu_quant": test_dequant_swiglu_quant_of_groups,
     "npu_clipped_swiglu": test_clipped_swiglu,
     "npu_grouped_matmul_swiglu_quant": test_grouped_matmul_swiglu_quant,
+    "npu_grouped_matmul_swiglu_quant_v2": test_grouped_matmul_swiglu_quant_v2_takes_counts_or_ends,
+    "npu_group_quant": test_group_quant,
+    "npu_moe_init_routing_quant": test_init_routing_quant,
+    "npu_sign_bits_pack": test_signs_and_ranges,
+    "npu_sign_bits_unpack": test_signs_and_ranges,
+    "npu_masked_fill_range": test_signs_and_ranges,
     "npu_weight_quant_batchmatmul": test_weight_quant_batchmatmul_by_group,
     "npu_ffn": test_ffn_of_experts,
     "npu_moe_re_routing": test_re_routing_sorts_by_expert_and_then_by_rank,
@@ -408,7 +487,12 @@ COMPARED: dict[str, Callable[[], None]] = {
     "npu_group_norm_silu": test_softmax_and_norms_in_place,
     "npu_layer_norm_eval": test_softmax_and_norms_in_place,
 }
-WRITING = frozenset({"npu_quant_scatter_", "npu_gather_pa_kv_cache", "npu_kv_rmsnorm_rope_cache"})
+WRITING = frozenset(
+    {
+        *("npu_quant_scatter_", "npu_gather_pa_kv_cache", "npu_kv_rmsnorm_rope_cache"),
+        "atb::_npu_quantize_per_tensor",
+    }
+)
 
 
 @pytest.mark.parametrize("operator", COMPARED)

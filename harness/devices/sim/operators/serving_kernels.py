@@ -24,6 +24,7 @@ from harness.devices.sim.references import (
     cache,
     matmul,
     norm,
+    quantization,
     rotary,
     routing,
     sampling,
@@ -41,6 +42,7 @@ ATB: Mapping[str, Reference] = {
     "_npu_paged_attention": atb_attention.paged_attention,
     "_npu_paged_attention_mla": atb_attention.paged_attention_mla,
     "_npu_paged_attention_splitfuse": atb_attention.paged_attention_splitfuse,
+    "_npu_quantize_per_tensor": quantization.quantize_per_tensor,
     "_npu_reshape_and_cache": cache.reshape_and_cache,
     "_npu_reshape_and_cache_siso": cache.reshape_and_cache_siso,
     "_npu_rotary_embedding": rotary.rotary_embedding,
@@ -60,6 +62,7 @@ ENGINE: Mapping[str, Reference] = {
 
 # It returns a tensor that shares the memory without keeping it alive. Here the tensor itself is returned.
 _WEAK_REFERENCE = "weak_ref_tensor"
+_ATB_DIMENSIONS = 8
 # It asks only for the size of memory, and returns that memory.
 _WORKSPACE = "_npu_paged_attention_get_workspace"
 
@@ -70,9 +73,24 @@ def install_serving(machine: Machine) -> tuple[tuple[str, ...], tuple[Any, ...]]
     Returns the names of the operators registered now, and the torch libraries, which the caller must keep.
     """
     atb = torch.library.Library("atb", "IMPL")
-    installed = _install(atb, "atb", ATB, machine)
+    limited = {name: _with_dimension_limit(reference) for name, reference in ATB.items()}
+    installed = _install(atb, "atb", limited, machine)
     sys.meta_path.insert(0, _AfterExtension(machine))
     return tuple(f"atb::{name}" for name in installed), (atb,)
+
+
+def _with_dimension_limit(reference: Reference) -> Reference:
+    """A reference of ATB, whose tensors have at most eight dimensions (atb::MAX_DIM)."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.dim() > _ATB_DIMENSIONS:
+                raise RuntimeError(
+                    f"ATB tensor supports at most {_ATB_DIMENSIONS} dimensions, but got {value.dim()}"
+                )
+        return reference(*args, **kwargs)
+
+    return run
 
 
 def install_engine(machine: Machine) -> Any:

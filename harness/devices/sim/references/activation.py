@@ -46,6 +46,16 @@ def npu_silu_backward(grad_output: torch.Tensor, x0: torch.Tensor, x1: torch.Ten
     return (g * (s * (1 + x * (1 - s)))).to(x0.dtype)
 
 
+def npu_mish(input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    """x * tanh(softplus(x))."""
+    return functional.mish(wide(input)).to(input.dtype)
+
+
+def npu_mish_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    """Gradient for the input."""
+    return torch.ops.aten.mish_backward(wide(grad), wide(input)).to(input.dtype)
+
+
 def npu_gelu(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:  # noqa: A002
     """GELU, exact or approximated with tanh."""
     return functional.gelu(input, approximate=approximate)

@@ -214,6 +214,34 @@ def npu_grouped_matmul_swiglu_quant(
     return quantised, scales, torch.empty(())
 
 
+def npu_grouped_matmul_swiglu_quant_v2(
+    x: torch.Tensor,
+    weight: Tensors,
+    weight_scale: Tensors,
+    x_scale: torch.Tensor,
+    group_list: torch.Tensor,
+    *,
+    group_list_type: int | None = 0,
+    quant_dtype: int | torch.dtype | None = 1,
+    tuning_config: object = None,  # noqa: ARG001 - for the speed only
+    **others: object,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`npu_grouped_matmul_swiglu_quant` of one int8 weight. group_list_type 1: the rows of each group."""
+    refuse(
+        "npu_grouped_matmul_swiglu_quant_v2",
+        **{f"{len(weight)} weights": len(weight) != 1},
+        group_list_type=group_list_type not in {None, 0, 1},
+        quant_dtype=quant_dtype not in {None, 1, torch.int8},
+        **{
+            name: value is not None and not (isinstance(value, int) and value == 0)
+            for name, value in others.items()
+            if name != "dequant_dtype"
+        },
+    )
+    ends = group_list.cumsum(0) if group_list_type == 1 else group_list
+    return npu_grouped_matmul_swiglu_quant(x, weight[0], ends, weight_scale[0], x_scale)[:2]
+
+
 def _of_groups(name: str, tensors: Tensors | None, groups: int) -> Sequence[torch.Tensor | None]:
     """A tensor for each group, from a list of them or from one tensor with a row for each."""
     if not tensors:

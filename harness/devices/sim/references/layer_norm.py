@@ -126,13 +126,70 @@ def npu_group_norm_silu(
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """silu of torch's group norm, and the mean and 1/std of each sample's groups, in the input's dtype."""
+    y, mean, rstd = _group_norm(input, weight, bias, group, eps)
+    return tuple(result.to(input.dtype) for result in (torch.nn.functional.silu(y), mean, rstd))
+
+
+def npu_group_norm_swish(
+    input: torch.Tensor,  # noqa: A002
+    num_groups: int,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float | None = 1e-5,
+    swish_scale: float | None = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """y * sigmoid(swish_scale * y) of torch's group norm y, and mean and 1/std of each sample's groups."""
+    y, mean, rstd = _group_norm(input, weight, bias, num_groups, 1e-5 if eps is None else eps)
+    slope = 1.0 if swish_scale is None else swish_scale
+    return tuple(result.to(input.dtype) for result in (y * torch.sigmoid(slope * y), mean, rstd))
+
+
+def npu_group_norm_swish_grad(
+    grad: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002
+    num_groups: int,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    grad_input_mask: Sequence[bool],
+    swish_scale: float | None = 1.0,
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients for input, weight and bias, as far as they are asked for, from the statistics of before."""
+    slope = 1.0 if swish_scale is None else swish_scale
+    x = input.double()
+    per_channel = [1, -1, *[1] * (x.dim() - 2)]
+    grouped = x.reshape(len(x), num_groups, -1)
+    statistics = [values.double().reshape(len(x), num_groups, 1) for values in (mean, rstd)]
+    normal = ((grouped - statistics[0]) * statistics[1]).reshape(x.shape)
+    y = normal * weight.double().reshape(per_channel) + bias.double().reshape(per_channel)
+    gate = torch.sigmoid(slope * y)
+    dy = grad.double() * gate * (1 + slope * y * (1 - gate))
+    others = [dim for dim in range(x.dim()) if dim != 1]
+    scaled = (dy * weight.double().reshape(per_channel)).reshape(grouped.shape)
+    unit = normal.reshape(grouped.shape)
+    inner = scaled - scaled.mean(-1, keepdim=True) - unit * (scaled * unit).mean(-1, keepdim=True)
+    found = (inner * statistics[1]).reshape(x.shape), (dy * normal).sum(others), dy.sum(others)
+    return tuple(
+        value.to(given.dtype) if is_asked else None
+        for value, given, is_asked in zip(found, (input, weight, bias), grad_input_mask, strict=True)
+    )
+
+
+def _group_norm(
+    input: torch.Tensor,  # noqa: A002
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    groups: int,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     x = wide(input)
     factors = [None if values is None else wide(values) for values in (weight, bias)]
     samples, channels = x.shape[:2]
     y, mean, rstd = torch.native_group_norm(
-        x, *factors, samples, channels, x[0].numel() // channels, group, eps
+        x, *factors, samples, channels, x[0].numel() // channels, groups, eps
     )
-    return tuple(result.to(input.dtype) for result in (torch.nn.functional.silu(y), mean, rstd))
+    return y, mean, rstd
 
 
 def _normalised(

@@ -115,7 +115,35 @@ def npu_quantize(
         for values in (scales, zero_points)
     )
     scaled = x / wide(factors) if div_mode else x * wide(factors)
-    rounded = (scaled if zeros is None else scaled + wide(zeros)).round()
+    return _stored((scaled if zeros is None else scaled + wide(zeros)).round(), dtype)
+
+
+def npu_group_quant(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    group_index: torch.Tensor,
+    *,
+    offset: torch.Tensor | None = None,
+    dst_dtype: int | torch.dtype | None = None,
+) -> torch.Tensor:
+    """The rounded x (rows, h) * scale (groups, h) + offset. group_index has the end of each group's rows."""
+    rows = torch.arange(len(x))
+    groups = torch.searchsorted(group_index.long(), rows, right=True).clamp(max=len(scale) - 1)
+    scaled = wide(x) * wide(scale)[groups]
+    rounded = (scaled if offset is None else scaled + wide(offset)).round()
+    return _stored(rounded, _INT8 if dst_dtype is None else dst_dtype)
+
+
+def quantize_per_tensor(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, y: torch.Tensor
+) -> None:
+    """ATB's: y is the rounded x / scale, plus the zero point, in int8."""
+    rounded = (wide(x) / wide(scale)).round()
+    y.copy_(as_integers(rounded + wide(zero_point) if zero_point.numel() else rounded, torch.int8))
+
+
+def _stored(rounded: torch.Tensor, dtype: int | torch.dtype) -> torch.Tensor:
+    """Whole numbers in the type in which torch_npu returns quantised numbers of `dtype`."""
     if _number(dtype) == _INT4:
         return _packed_int4(rounded.clamp(-_LARGEST_INT4 - 1, _LARGEST_INT4).to(torch.int8))
     wanted = dtype_of(dtype)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from harness.devices.sim.references.precision import refuse, wide
+from harness.devices.sim.references.quantization import as_integers
 
 _SOFTMAX, _SIGMOID = 0, 1
 _SORT_LAST = 1 << 30
@@ -177,6 +178,50 @@ def npu_moe_init_routing_v2(
         counted,
         _padded(scales, entries),
     )
+
+
+def npu_moe_init_routing_quant(
+    x: torch.Tensor,
+    expert_idx: torch.Tensor,
+    *,
+    scale: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
+    active_num: int = 1024,
+    expert_capacity: int = 0,
+    expert_num: int = 256,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_mode: int = 0,
+    expert_tokens_before_capacity_flag: bool = False,
+    quant_mode: int = 1,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`npu_moe_init_routing_v2`, with quantised rows: by one scale and offset (0), or row by row (1).
+
+    The third result (int32) has the tokens of each expert (expert_tokens_num_mode 2) or their cumulative
+    sum (1).
+    """
+    refuse(
+        "npu_moe_init_routing_quant",
+        drop_pad_mode=drop_pad_mode,
+        expert_tokens_before_capacity_flag=expert_tokens_before_capacity_flag,
+        active_num=active_num not in {0, expert_idx.numel()},
+        quant_mode=quant_mode not in {0, 1},
+    )
+    rows, numbers, counts, scales = npu_moe_init_routing_v2(
+        x,
+        expert_idx,
+        scale=scale if quant_mode == 1 else None,
+        expert_capacity=expert_capacity,
+        expert_num=expert_num,
+        expert_tokens_num_type=0 if expert_tokens_num_mode == 1 else 1,
+        expert_tokens_num_flag=expert_tokens_num_mode > 0,
+        quant_mode=quant_mode if quant_mode == 1 else -1,
+    )
+    if quant_mode == 0:
+        assert scale is not None
+        placed = wide(rows) * wide(scale)
+        rows = as_integers((placed if offset is None else placed + wide(offset)).round(), torch.int8)
+        scales = scales.new_empty(0)
+    return rows, numbers, counts.to(torch.int32), counts.new_empty(0, dtype=torch.int32), scales
 
 
 def _padded(rows: torch.Tensor, count: int) -> torch.Tensor:

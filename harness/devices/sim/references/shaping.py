@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from harness.devices.sim.references.precision import refuse
+from harness.devices.sim.references.precision import dtype_of, refuse
 
 
 def npu_broadcast(input: torch.Tensor, size: Sequence[int]) -> torch.Tensor:  # noqa: A002 - the operator's name
@@ -204,3 +204,38 @@ def scatter_update(
 ) -> torch.Tensor:
     """A copy of the input that `scatter_update_` has changed."""
     return scatter_update_(input.clone(), indices, updates, axis)
+
+
+def npu_masked_fill_range(
+    self: torch.Tensor, start: torch.Tensor, end: torch.Tensor, value: torch.Tensor, axis: int = -1
+) -> torch.Tensor:
+    """A copy with value[i] from start[i, j] to before end[i, j] along `axis`.
+
+    If `axis` is the last of several dimensions, j is the number of the first one; otherwise a range holds for
+    all numbers of the others (the golden of op-plugin's test_masked_fill_range.py).
+    """
+    result = self.clone()
+    axis %= self.dim()
+    places = torch.arange(self.shape[axis])
+    along = [1] * self.dim()
+    along[axis] = -1
+    is_by_row = axis == self.dim() - 1 and self.dim() > 1
+    for i, j in torch.cartesian_prod(torch.arange(start.shape[0]), torch.arange(start.shape[1])).tolist():
+        is_within = (places >= start[i, j]) & (places < end[i, j])
+        target = result[j] if is_by_row else result
+        target.masked_fill_(is_within.view(along[1:] if is_by_row else along), value[i].item())
+    return result
+
+
+def npu_sign_bits_pack(self: torch.Tensor, size: int) -> torch.Tensor:
+    """(size, bytes): a bit for each number, 1 unless it is negative, the first in the lowest bit."""
+    bits = torch.zeros((self.numel() + 7) // 8 * 8, dtype=torch.int64)
+    bits[: self.numel()] = self >= 0
+    packed = (bits.view(-1, 8) * 2 ** torch.arange(8)).sum(-1).to(torch.uint8)
+    return packed.view(size, -1)
+
+
+def npu_sign_bits_unpack(input: torch.Tensor, size: int, dtype: int | torch.dtype) -> torch.Tensor:  # noqa: A002
+    """(size, numbers): 1 for each bit, and -1 for each that is 0, the lowest bit first."""
+    bits = (input.reshape(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1
+    return (bits.to(dtype_of(dtype)) * 2 - 1).view(size, -1)
