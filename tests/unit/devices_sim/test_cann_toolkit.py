@@ -35,7 +35,7 @@ def test_npu_smi_tells_the_driver_as_verl_reads_it(tmp_path: Path, monkeypatch: 
     command = ["npu-smi", "info", "-t", "board", "-i", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     line = next(line for line in done.stdout.splitlines() if "Software Version" in line)
-    assert line.split(":")[1].strip() == "25.2.0"
+    assert line.split(":")[1].strip() == "25.5.0"
     assert subprocess.run(["npu-smi", "info"], capture_output=True).returncode == 1
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from harness.errors import InputError
 
-# Since driver 25.3.RC1, devices can share memory between processes. The simulated device cannot, so its
-# driver version is lower.
-DRIVER_VERSION = "25.2.0"
+# Since driver 25.3.RC1, devices share memory between processes, and verl sends weights that way (its
+# `check_ipc_version_support`). The simulated device does too (runtime/ipc.c).
+DRIVER_VERSION = "25.5.0"
 # torch_npu rejects an installation without these folders.
 _FOLDERS = ("bin", "compiler", "opp", "runtime")
 _VERSION = re.compile(r"\d[\w.+-]*")

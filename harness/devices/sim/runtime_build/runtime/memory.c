@@ -7,19 +7,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* From here on, malloc maps memory too, but the kernel then refuses more than the host has, and devices can have more. */
-#define MAPPED_BYTES (32u << 20)
+/* Of the size of device memory. */
 #define ALIGNMENT 512u
 /* torch_npu rounds the address of host memory up to a page, and then uses as many bytes as it allocated. */
 #define PAGE 4096u
-
-/* Precedes every block of device memory, so that freeing it reduces the use of the device that allocated it. */
-typedef struct {
-    size_t bytes;
-    int device;
-} block_header;
-
-_Static_assert(sizeof(block_header) <= ALIGNMENT, "the header must fit into one unit of alignment");
 
 static atomic_size_t used[SIM_MAX_DEVICES];
 
@@ -52,7 +43,7 @@ typedef struct region {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static region *regions;
 
-static void remember(const void *start, size_t bytes, int device) {
+void sim_remember(const void *start, size_t bytes, int device) {
     region *entry = malloc(sizeof *entry);
     if (!entry) abort();
     pthread_mutex_lock(&lock);
@@ -61,19 +52,36 @@ static void remember(const void *start, size_t bytes, int device) {
     pthread_mutex_unlock(&lock);
 }
 
-static int forget(const void *start) {
-    int found = 0;
+/* Forgets a region. Returns its size, and its device; 0 if there is none. */
+size_t sim_forget(const void *start, int *device) {
+    size_t bytes = 0;
     pthread_mutex_lock(&lock);
     for (region **link = &regions; *link; link = &(*link)->next) {
         if ((*link)->start != start) continue;
         region *entry = *link;
+        bytes = entry->bytes;
+        *device = entry->device;
         *link = entry->next;
         free(entry);
-        found = 1;
         break;
     }
     pthread_mutex_unlock(&lock);
-    return found;
+    return bytes;
+}
+
+size_t sim_region_bytes(const void *start) {
+    size_t bytes = 0;
+    pthread_mutex_lock(&lock);
+    for (region *entry = regions; entry && !bytes; entry = entry->next) {
+        if (entry->start == start) bytes = entry->bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
+static int forget_host(const void *start) {
+    int device;
+    return sim_forget(start, &device) != 0;
 }
 
 /* aclrtPtrAttributes: location.id, location.type (0 host, 1 device, 2 not registered), page size, 4 reserved */
@@ -99,29 +107,17 @@ SIM_API aclError aclrtPointerGetAttributes(const void *pointer, uint32_t *attrib
 SIM_API aclError aclrtHostRegister(void *pointer, uint64_t bytes, int type, void **device_pointer) {
     (void)type; TRACE;
     if (!pointer || !bytes || sim_is_device(pointer)) return SIM_PARAM_INVALID;
-    remember(pointer, bytes, -1);
+    sim_remember(pointer, bytes, -1);
     if (device_pointer) *device_pointer = pointer;
     return SIM_OK;
 }
 SIM_API aclError aclrtHostRegisterV2(void *pointer, uint64_t bytes, uint32_t flag) { return aclrtHostRegister(pointer, bytes, (int)flag, NULL); }
-SIM_API aclError aclrtHostUnregister(void *pointer) { TRACE; return forget(pointer) ? SIM_OK : SIM_PARAM_INVALID; }
+SIM_API aclError aclrtHostUnregister(void *pointer) { TRACE; return forget_host(pointer) ? SIM_OK : SIM_PARAM_INVALID; }
 
 /* Prefetching and writing back caches changes no values. */
 SIM_API aclError aclrtCmoAsync(void *source, size_t bytes, int type, void *stream) {
     (void)bytes; (void)type; (void)stream; TRACE;
     return source ? SIM_OK : SIM_PARAM_INVALID;
-}
-
-static void *take(size_t bytes) {
-    void *raw;
-    if (bytes < MAPPED_BYTES) return posix_memalign(&raw, ALIGNMENT, bytes) ? NULL : raw;
-    raw = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return raw == MAP_FAILED ? NULL : raw;
-}
-
-static void give_back(void *raw, size_t bytes) {
-    if (bytes < MAPPED_BYTES) free(raw);
-    else munmap(raw, bytes);
 }
 
 SIM_API aclError aclrtMalloc(void **pointer, size_t bytes, int policy) {
@@ -131,14 +127,14 @@ SIM_API aclError aclrtMalloc(void **pointer, size_t bytes, int policy) {
     if (size < bytes || size > SIZE_MAX - ALIGNMENT) return SIM_OUT_OF_MEMORY;
     aclError error = sim_charge(device, size);
     if (error) return error;
-    void *raw = take(size + ALIGNMENT);
-    if (!raw) {
+    /* Whole pages, so that other processes can share them. A device can have more memory than the host. */
+    void *raw = mmap(NULL, size ? size : ALIGNMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED) {
         sim_refund(device, size);
         return SIM_OUT_OF_MEMORY;
     }
-    *(block_header *)raw = (block_header){.bytes = size, .device = device};
-    *pointer = sim_device((char *)raw + ALIGNMENT);
-    remember(*pointer, size, device);
+    *pointer = sim_device(raw);
+    sim_remember(*pointer, size ? size : ALIGNMENT, device);
     return SIM_OK;
 }
 
@@ -150,17 +146,18 @@ SIM_API aclError aclrtMallocWithCfg(void **pointer, size_t bytes, int policy, vo
 
 SIM_API aclError aclrtFree(void *pointer) {
     TRACE;
-    if (!pointer || !forget(pointer)) return SIM_PARAM_INVALID;
-    block_header *header = (block_header *)((char *)sim_host(pointer) - ALIGNMENT);
-    sim_refund(header->device, header->bytes);
-    give_back(header, header->bytes + ALIGNMENT);
+    int device = -1;
+    size_t bytes = pointer && sim_is_device(pointer) ? sim_forget(pointer, &device) : 0;
+    if (!bytes) return SIM_PARAM_INVALID;
+    sim_refund(device, bytes);
+    munmap(sim_host(pointer), bytes);
     return SIM_OK;
 }
 
 SIM_API aclError aclrtMallocHost(void **pointer, size_t bytes) {
     TRACE;
     if (posix_memalign(pointer, PAGE, bytes ? bytes : 64)) return SIM_OUT_OF_MEMORY;
-    remember(*pointer, bytes ? bytes : 64, -1);
+    sim_remember(*pointer, bytes ? bytes : 64, -1);
     return SIM_OK;
 }
 SIM_API aclError aclrtMallocHostWithCfg(void **pointer, uint64_t bytes, void *config) {
@@ -169,7 +166,7 @@ SIM_API aclError aclrtMallocHostWithCfg(void **pointer, uint64_t bytes, void *co
 }
 SIM_API aclError aclrtFreeHost(void *pointer) {
     TRACE;
-    if (!forget(pointer)) return SIM_PARAM_INVALID;
+    if (!forget_host(pointer)) return SIM_PARAM_INVALID;
     free(pointer);
     return SIM_OK;
 }

@@ -110,4 +110,11 @@ SIM_API aclError aclrtGetDeviceResLimit(int32_t device, int type, uint32_t *valu
 aclError sim_charge(int device, size_t bytes);
 void sim_refund(int device, size_t bytes);
 
+/* Regions of device memory, and of host memory that devices know (device -1), by their first address (memory.c). */
+void sim_remember(const void *start, size_t bytes, int device);
+size_t sim_forget(const void *start, int *device);
+size_t sim_region_bytes(const void *start);
+/* Opens an anonymous file of another process of this host. Returns -1 if there is none. */
+int sim_open_shared(int pid, int file, size_t *bytes);
+
 #endif

@@ -21,6 +21,7 @@ typedef struct {
     int file;
     size_t bytes;
     int device;
+    int is_imported;
 } physical;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -94,7 +95,7 @@ SIM_API aclError aclrtMallocPhysical(void **handle, size_t bytes, const void *pr
         sim_refund(device, bytes);
         return SIM_OUT_OF_MEMORY;
     }
-    *memory = (physical){file, bytes, device};
+    *memory = (physical){file, bytes, device, 0};
     *handle = memory;
     return SIM_OK;
 }
@@ -104,8 +105,34 @@ SIM_API aclError aclrtFreePhysical(void *handle) {
     if (!handle) return SIM_PARAM_INVALID;
     physical *memory = handle;
     close(memory->file);
-    sim_refund(memory->device, memory->bytes);
+    if (!memory->is_imported) sim_refund(memory->device, memory->bytes);
     free(memory);
+    return SIM_OK;
+}
+
+/* The handle for other processes: the number of this process and of the file in it. */
+SIM_API aclError aclrtMemExportToShareableHandle(void *handle, int type, uint64_t flags, uint64_t *shareable) {
+    (void)type; (void)flags; TRACE;
+    if (!handle || !shareable) return SIM_PARAM_INVALID;
+    *shareable = (uint64_t)getpid() << 32 | (uint32_t)((physical *)handle)->file;
+    return SIM_OK;
+}
+SIM_API aclError aclrtMemSetPidToShareableHandle(uint64_t shareable, int32_t *pids, size_t count) {
+    TRACE;
+    return shareable && pids && count ? SIM_OK : SIM_PARAM_INVALID;
+}
+SIM_API aclError aclrtMemImportFromShareableHandle(uint64_t shareable, int32_t device, void **handle) {
+    TRACE;
+    size_t bytes = 0;
+    physical *memory = handle ? malloc(sizeof *memory) : NULL;
+    if (!memory) return SIM_PARAM_INVALID;
+    int file = sim_open_shared((int)(shareable >> 32), (int)(uint32_t)shareable, &bytes);
+    if (file < 0) {
+        free(memory);
+        return SIM_PARAM_INVALID;
+    }
+    *memory = (physical){file, bytes, device, 1};
+    *handle = memory;
     return SIM_OK;
 }
 
