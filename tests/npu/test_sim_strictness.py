@@ -260,14 +260,20 @@ def test_host_code_cannot_read_an_address_of_the_device() -> None:
     assert torch.ones(1, device=NPU).data_ptr() >> 52 == 1
 
 
-def test_pending_collectives_are_waited_for_by_kernels() -> None:
-    """A kernel on a stream with a pending collective first waits for it."""
-    waited: list[bool] = []
+@pytest.mark.parametrize("count", [1, 2])
+def test_pending_collectives_are_waited_for_by_kernels(count: int) -> None:
+    """A kernel first waits for the collectives of its tensors' device; one device is always the current one."""
+    waited: list[int | None] = []
     operator = torch.ops.aten.mm.default
-    machine = replace(SIMULATION.machine, pending=SimpleNamespace(value=1), enter=lambda: waited.append(True))
+    machine = replace(
+        SIMULATION.machine,
+        pending=SimpleNamespace(value=1),
+        enter=waited.append,
+        devices=[torch.device("npu", index) for index in range(count)],
+    )
     run = make_kernel(plan_of(operator, operator._schema), lambda *_args: torch.zeros(1), machine)
     run(torch.ones(1, 1, device=NPU), torch.ones(1, 1, device=NPU))
-    assert waited == [True]
+    assert waited == ([None] if count == 1 else [0])
 
 
 def test_traced_calls_are_not_verified() -> None:
