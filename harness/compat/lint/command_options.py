@@ -15,7 +15,7 @@ from harness.compat.lint.shell.values import ScriptValue
 
 
 def refused_options(commands: Sequence[Command]) -> Iterator[ScriptNote]:
-    """Notes about options that a command does not have, and about values of options that are no JSON."""
+    """Notes about options that a command does not have, and about values that are no JSON or no path."""
     for command in commands:
         for entry in load_ruleset().commands:
             words = _own_words(command.arguments, entry)
@@ -62,6 +62,9 @@ def _problems(words: Sequence[ScriptValue], entry: CommandEntry) -> Iterator[str
         if known[0] in entry.json_options and is_known and not _is_json(value):
             text = f"`{name}` reads the value of `{given}` as JSON, and gets {value[:60]}"
             yield f"{text}: write it in single quotes, and names in it in double quotes"
+        if known[0] in entry.file_options and is_known and value.lstrip().startswith("{"):
+            near = f": is `{given}-json` meant?" if f"{known[0]}-json" in entry.json_options else ""
+            yield f"`{name}` reads the file that `{given}` names, and gets {value[:60]}{near}"
 
 
 def _stands_for(given: str, option: str, entry: CommandEntry) -> bool:

@@ -125,7 +125,7 @@ def config_findings(
     unregistered = list(registry_findings(job, configuration, program, composition))
     yield from unregistered
     yield from typo_findings(job, configuration, program, composition)
-    yield from engine_option_findings(job, composition)
+    yield from engine_option_findings(job, composition, versions)
     told_at = {(one.line, one.column) for one in unregistered}
     stops = [
         one

@@ -1,28 +1,50 @@
 """Findings of the rule ENGINE-OPTION: options for the engine of the rollout, or for Megatron, that it lacks.
 
-verl hands on what is in `engine_kwargs` and `override_transformer_config` without reading it. The engine has
-more options than are known here, in other releases, and MindSpeed adds some to Megatron's: only a name that
-is spelt almost like a known one is reported.
+verl hands on what is in `engine_kwargs`, `override_transformer_config` and `mcore_kwargs` without reading it.
+The engine has more options than are known here, in other releases: only a name that is spelt almost like a
+known one is reported, and one that other releases of vllm-ascend read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, SettingChange
-from harness.compat.lint.ruleset import EngineArguments, load_ruleset
+from harness.compat.lint.ruleset import VERSION_NAMES, EngineArguments, load_ruleset
 from harness.compat.lint.setting_changes import misspelt_value, nearest_word
 from harness.compat.lint.shell.values import ScriptValue
+from harness.matrix.model.versions import parse_version
+
+if TYPE_CHECKING:
+    from harness.compat.lint.hydra_loader import ConfigValue
 
 ENGINE_OPTION_RULE = "ENGINE-OPTION"
 TRAINING_ENGINE = "megatron"
 _OPTIONS = "actor_rollout_ref.rollout.engine_kwargs."
 
 
-def engine_option_findings(job: JobSettings, composition: Composition) -> Iterator[LintFinding]:
-    """Settings of the job that are misspelt options of its engine, or have a text that the option refuses."""
+@dataclass(frozen=True, kw_only=True)
+class _Problem:
+    """What is wrong with an option."""
+
+    message: str
+    why: str
+    fix: str
+    severity: str = "error"
+    changes: tuple[SettingChange, ...] = ()
+
+
+def engine_option_findings(
+    job: JobSettings, composition: Composition, versions: Mapping[str, str]
+) -> Iterator[LintFinding]:
+    """Settings of the job that are misspelt options of its engine, or have a text that the option refuses.
+
+    versions: axis -> version; releases of vllm-ascend differ in the options that they read.
+    """
     engine = composition.value("actor_rollout_ref.rollout.name")
     every = load_ruleset().engine_arguments
     entries = [one for one in every if one.engine == engine]
@@ -31,12 +53,14 @@ def engine_option_findings(job: JobSettings, composition: Composition) -> Iterat
         section, _, name = key.rpartition(".")
         mapping = handed_on.get(section.rpartition(".")[2])
         if mapping is not None:
-            yield from _findings(key, f"{mapping.section}.{name}", setting, mapping, composition, job)
+            yield from _findings(
+                key, f"{mapping.section}.{name}", setting, mapping, composition, job, versions
+            )
         named, _, rest = key.removeprefix(_OPTIONS).partition(".")
         if not key.startswith(_OPTIONS) or named != engine or not rest:
             continue
         for entry in entries:
-            yield from _findings(key, rest, setting, entry, composition, job)
+            yield from _findings(key, rest, setting, entry, composition, job, versions)
 
 
 def _findings(
@@ -46,38 +70,83 @@ def _findings(
     entry: EngineArguments,
     composition: Composition,
     job: JobSettings,
+    versions: Mapping[str, str],
 ) -> Iterator[LintFinding]:
     inside = f"{entry.section}." if entry.section else ""
     name = rest.removeprefix(inside).partition(".")[0].replace("-", "_")
     if not rest.startswith(inside):
         return
-    near = nearest_word(name, entry.names) if name not in entry.names else ""
-    value, choices = composition.value(key), entry.choices.get(name, ())
-    problems: list[tuple[str, str, str, tuple[SettingChange, ...]]] = []
-    if near:
-        message = f"{name} looks like a misspelling of {near}, an option of {entry.engine}"
-        why = f"verl hands on the options in engine_kwargs, and {entry.engine} stops at one that it lacks"
-        if entry.engine == TRAINING_ENGINE:
-            why = f"verl hands on {entry.section}, and stops at an option that Megatron lacks, or drops it"
-        problems.append((message, why, f"write {key.replace(name, near)}", ()))
-    if choices and isinstance(value, str) and UNKNOWN_VALUE not in value and not _is_one_of(value, choices):
-        message = f"{value} is no {name} that {entry.engine} knows"
-        why = f"{entry.engine} stops when it reads its configuration"
-        changes = misspelt_value(setting, key, choices)
-        problems.append((message, why, f"choose one of {', '.join(choices)}", changes))
-    for message, why, fix, changes in problems:
+    problems = [
+        _misspelt(key, name, entry),
+        _refused_text(key, name, entry, composition.value(key), setting),
+        _unread(name, entry, versions.get("vllm_ascend", "")),
+    ]
+    for problem in filter(None, problems):
         yield LintFinding.at(
             setting.where,
             rule=ENGINE_OPTION_RULE,
-            severity="error",
-            message=message,
-            why=why,
-            fix=fix,
+            severity=problem.severity,
+            message=problem.message,
+            why=problem.why,
+            fix=problem.fix,
             source=entry.source,
             recipe=job.name,
-            changes=changes,
+            changes=problem.changes,
         )
 
 
-def _is_one_of(value: str, choices: Sequence[str]) -> bool:
-    return value.upper() in (choice.upper() for choice in choices)
+def _misspelt(key: str, name: str, entry: EngineArguments) -> _Problem | None:
+    known = _names(entry)
+    near = nearest_word(name, known) if name not in known else ""
+    if not near:
+        return None
+    message = f"{name} looks like a misspelling of {near}, an option of {entry.engine}"
+    why = f"verl hands on the options in engine_kwargs, and {entry.engine} stops at one that it lacks"
+    severity = "error"
+    if entry.engine == TRAINING_ENGINE:
+        why = f"verl hands on {entry.section}, and stops at an option that Megatron lacks, or drops it"
+    elif entry.read_in:
+        message = f"{name} looks like a misspelling of {near}, an option of vllm-ascend"
+        why, severity = "vllm-ascend reads these options by name, and no other", "warning"
+    return _Problem(message=message, why=why, severity=severity, fix=f"write {key.replace(name, near)}")
+
+
+def _names(entry: EngineArguments) -> frozenset[str]:
+    """The options of a section, with those of the sections whose options it has too."""
+    others = (one for one in load_ruleset().engine_arguments if one.engine == entry.engine)
+    more = (name for one in others if one.section in entry.also for name in one.names)
+    return frozenset((*entry.names, *more))
+
+
+def _refused_text(
+    key: str, name: str, entry: EngineArguments, value: ConfigValue, setting: ScriptValue
+) -> _Problem | None:
+    choices = entry.choices.get(name, ())
+    if (
+        not choices
+        or not isinstance(value, str)
+        or UNKNOWN_VALUE in value
+        or value.upper() in (choice.upper() for choice in choices)
+    ):
+        return None
+    return _Problem(
+        message=f"{value} is no {name} that {entry.engine} knows",
+        why=f"{entry.engine} stops when it reads its configuration",
+        fix=f"choose one of {', '.join(choices)}",
+        changes=misspelt_value(setting, key, choices),
+    )
+
+
+def _unread(name: str, entry: EngineArguments, version: str) -> _Problem | None:
+    """An option that other releases of vllm-ascend read, and not this one."""
+    if name not in entry.read_in or not version or "@" in version:
+        return None
+    if entry.read_in[name].contains(parse_version(VERSION_NAMES["vllm_ascend"], version)):
+        return None
+    return _Problem(
+        message=f"vllm-ascend {version} has no option {name}",
+        why=f"it reads the options in {entry.section} by name; the releases that read this one are "
+        f"{entry.read_in[name]}",
+        fix="remove it, or set what this release has for it",
+        severity="warning",
+    )

@@ -6,6 +6,7 @@ others: a name that stands in it is no misspelling.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -140,6 +141,7 @@ def _problem(value: ScriptValue, entry: EnvironmentEntry, versions: Mapping[str,
         "options": lambda given, entry: options_problem(given, entry.options, versions.get("torch_npu", "")),
         "pattern": _pattern_problem,
         "ports": _ports_problem,
+        "address": _address_problem,
     }
     return checks[entry.form](text, entry) if text and entry.form in checks else ""
 
@@ -175,6 +177,14 @@ def _ports_problem(text: str, _entry: EnvironmentEntry) -> str:
             return "it is a list such as 60000-60050, or auto"
         if int(first) > int(last or first) or not 0 < int(last or first) <= 65535:
             return f"{part} is no range of ports from 1 to 65535, the smaller one first"
+    return ""
+
+
+def _address_problem(text: str, _entry: EnvironmentEntry) -> str:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return "it is an address such as 192.168.1.2"
     return ""
 
 

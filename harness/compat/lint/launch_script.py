@@ -309,10 +309,13 @@ def _unused_texts(evaluator: Evaluator) -> Iterator[ScriptNote]:
 
 
 def _replaced_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
-    """Arrays of which a second assignment drops the elements before anything uses them."""
+    """Variables of which a second assignment drops the value before anything uses it."""
     for name, where in evaluator.replaced_arrays.items():
         text = f"the elements of the array `{name}` are replaced before anything uses them"
         yield ScriptNote(line=where.line, text=f"{text}: is `{name}+=(...)` meant?", unread=True)
+    for name, where in evaluator.replaced_texts.items():
+        text = f"the value of `{name}` is replaced below before anything uses it"
+        yield ScriptNote(line=where.line, text=f"{text}: remove one of the two", unread=True)
 
 
 def _refused_names(evaluator: Evaluator) -> Iterator[ScriptNote]:

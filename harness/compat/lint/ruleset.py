@@ -121,7 +121,7 @@ class ModelFacts(_RuleFileModel):
     """An entry of models.yaml: facts from the config.json of the models whose names contain `match`.
 
     parameters: billions of parameters. positions: max_position_embeddings, None if the models differ.
-    layers: num_hidden_layers.
+    layers: num_hidden_layers. embedding: vocab_size x hidden_size, in millions.
     """
 
     match: str
@@ -130,6 +130,7 @@ class ModelFacts(_RuleFileModel):
     experts: int
     parameters: float | None = None
     layers: int | None = None
+    embedding: float | None = None
     positions: int | None = None
     source: str
 
@@ -173,13 +174,16 @@ class EnvironmentEntry(_RuleFileModel):
     """An entry of environment.yaml: variables, who reads them, and what their values can be.
 
     form: an integer or a number from `low` to `high`, one of the `choices`, a text that matches `pattern`, a
-    list of cards, of ranges of ports, or of `option:value` with these `options`; a text can be anything.
+    list of cards, of ranges of ports, or of `option:value` with these `options`, or the address of a network
+    card; a text can be anything.
     any_case: whether the reader takes the choices in small and in large letters.
     """
 
     names: tuple[str, ...]
     read_by: str
-    form: Literal["text", "integer", "number", "choice", "pattern", "cards", "options", "ports"] = "text"
+    form: Literal[
+        "text", "integer", "number", "choice", "pattern", "cards", "options", "ports", "address"
+    ] = "text"
     low: int = 0
     high: int = 0
     choices: tuple[str, ...] = ()
@@ -192,14 +196,16 @@ class EnvironmentEntry(_RuleFileModel):
 class CommandEntry(_RuleFileModel):
     """An entry of commands.yaml: the options of a command that scripts start.
 
-    flags: options without a value. json: options whose value is JSON. shortens: whether the command takes the
-    first letters of an option for it, and underscores for dashes.
+    flags: options without a value. json: options whose value is JSON. files: options whose value is the path
+    of a file. shortens: whether the command takes the first letters of an option for it, and underscores for
+    dashes.
     """
 
     command: tuple[str, ...]
     options: tuple[str, ...]
     flags: tuple[str, ...]
     json_options: tuple[str, ...] = Field(default=(), alias="json")
+    file_options: tuple[str, ...] = Field(default=(), alias="files")
     shortens: bool = False
     source: str
 
@@ -208,13 +214,19 @@ class EngineArguments(_RuleFileModel):
     """An entry of engine_arguments.yaml: options that verl hands on to the rollout's engine, or to Megatron.
 
     section: the part of the options, "" for the engine's own; of Megatron, the mapping in verl's
-    configuration. choices: the texts that an option takes.
+    configuration. also: the sections of the same engine whose options it has too. choices: the texts that an
+    option takes. read_in: option -> the versions of vllm-ascend that read it, if not all of them do.
     """
 
     engine: str
     section: str
     names: tuple[str, ...]
+    also: tuple[str, ...] = ()
     choices: Mapping[str, tuple[str, ...]] = {}
+    read_in: Mapping[
+        str,
+        Annotated[SkipValidation[Specifier], BeforeValidator(partial(parse_specifier, Scheme.PEP440))],
+    ] = {}
     source: str
 
 

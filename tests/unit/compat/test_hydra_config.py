@@ -515,6 +515,8 @@ def test_each_name_of_a_list_and_names_that_a_method_compares_are_those_of_this_
         ("vllm.max-lora-rank=64", ""),
         ("vllm.compilation_config.cudagraph_mode=full_decode_only", ""),
         ("vllm.compilation_config.cudagraph_mode=$MODE", ""),
+        ("vllm.additional_config.enable_cpu_bindin=True", "misspelling of enable_cpu_binding"),
+        ("vllm.additional_config.enable_cpu_binding=True", ""),
         # Names of other releases are like none that is known.
         ("vllm.something_else=1", ""),
     ],
@@ -529,6 +531,19 @@ def test_a_misspelt_option_of_the_engine_is_an_error(
 
 
 @pytest.mark.parametrize(
+    ("release", "is_told"), [("0.13.0", True), ("0.11.0", False), ("0.13.0@0123456", False), ("", False)]
+)
+def test_an_option_that_another_release_of_vllm_ascend_reads_is_told(
+    configuration: VerlConfiguration, release: str, is_told: bool
+) -> None:
+    option = "engine_kwargs.vllm.additional_config.ascend_scheduler_config.enabled=True"
+    script = parse_script(f"python -m verl.trainer.main_ppo +actor_rollout_ref.rollout.{option}", "run.sh")
+    result = lint_script(script, {"verl": "0.9.1", "vllm_ascend": release}, configuration)
+    told = [one.message for one in result.findings if one.rule == "ENGINE-OPTION"]
+    assert told == ([f"vllm-ascend {release} has no option ascend_scheduler_config"] if is_told else [])
+
+
+@pytest.mark.parametrize(
     ("option", "said"),
     [
         ("override_transformer_config.recompute_granuality=full", "misspelling of recompute_granularity"),
@@ -539,6 +554,12 @@ def test_a_misspelt_option_of_the_engine_is_an_error(
         ("override_transformer_config.recompute_granularity=null", ""),
         # MindSpeed has options of its own.
         ("override_transformer_config.use_flash_attn=True", ""),
+        (
+            "override_transformer_config.moe_permutation_async_com=True",
+            "misspelling of moe_permutation_async_comm",
+        ),
+        ("mcore_kwargs.recompute_granuality=full", "misspelling of recompute_granularity"),
+        ("mcore_kwargs.moe_permutation_async_comm=True", ""),
         ("other_config.recompute_granuality=full", ""),
     ],
 )

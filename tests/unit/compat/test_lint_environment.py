@@ -50,6 +50,7 @@ def found(text: str) -> list[str]:
         ("export HCCL_DETERMINISTIC=1", "ENV-VALUE 1"),
         ("export ASCEND_GLOBAL_LOG_LEVEL=ERROR", "ENV-VALUE 1"),
         ("export WANDB_MODE=off", "ENV-VALUE 1"),
+        ("export HCCL_IF_IP=85", "ENV-VALUE 1"),
         ("HCCL_BUFFSIZE=200", "ENV-LOST 1"),
     ],
 )
@@ -82,6 +83,9 @@ def test_a_variable_that_does_not_do_what_it_should(line: str, rule: str) -> Non
         # Names of the user, which are like nothing that is known.
         "export EXPERIMENT_NAME=grpo",
         "HCCL_BUFFSIZE=200\nexport HCCL_BUFFSIZE",
+        "export HCCL_IF_IP=10.1.2.3",
+        "export HCCL_IF_IP=fe80::1",
+        "export HCCL_IF_IP=$(hostname -I)",
         "set -a\nHCCL_BUFFSIZE=200\nset +a",
         "set -o allexport\nHCCL_BUFFSIZE=200",
         # The script uses it itself.

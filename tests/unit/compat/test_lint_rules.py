@@ -97,6 +97,25 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         change(o={A + "calculate_sum_pi_squared": True}),
     ),
+    "BUCKET-WEIGHT": (
+        change(
+            model="Qwen/Qwen3-32B",
+            nodes=4,
+            v={"verl": "0.7.1"},
+            o={R + "mode": "async", R + "checkpoint_engine.update_weights_bucket_megabytes": 512},
+        ),
+        change(o={R + "checkpoint_engine.update_weights_bucket_megabytes": 4096}),
+    ),
+    "TORCHAIR-EAGER": (
+        change(
+            v={"vllm_ascend": "0.11.0"},
+            o={
+                R + "enforce_eager": True,
+                R + "engine_kwargs.vllm.additional_config.torchair_graph_config.enabled": True,
+            },
+        ),
+        change(o={R + "enforce_eager": False}),
+    ),
     "GRAPHS-OFF": (
         change(
             o={

@@ -62,6 +62,10 @@ def test_options_of_hydra_are_taken(words: str) -> None:
         ("srun -N1 ray start --adress $A --block\npython3 -m a.b x=1\n", "is `--address` meant?"),
         ('ray start --head --resources={"NPU":8}\npython3 -m a.b x=1\n', "as JSON, and gets {NPU:8}"),
         ("ray job submit --runtime_env=e.yaml -- python3 -m a.b x=1\n", "is `--runtime-env` meant?"),
+        (
+            "ray job submit --runtime-env='{\"env_vars\": {}}' -- python3 -m a.b x=1\n",
+            "reads the file that `--runtime-env` names, and gets {",
+        ),
         ("torchrun --nproc-per-gpu=8 -m a.b x=1\n", "`torchrun` has no option `--nproc-per-gpu`"),
         ("python3 -m torch.distributed.run --nprocs 8 -m a.b x=1\n", "has no option `--nprocs`"),
     ],

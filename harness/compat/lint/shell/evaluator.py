@@ -48,7 +48,7 @@ from harness.compat.lint.shell.tree_survey import (
     plain_uses,
     redirected_tests,
     refused_names_of,
-    replaced_arrays_of,
+    replaced_values_of,
     sets_any_name,
     settings_of,
     unused_texts,
@@ -113,10 +113,10 @@ class Evaluator:
     which it uses all elements, as `${NAME[@]}`. set_variables: the texts that it assigns to variables for the
     rest of the script, as they are written. exported_names: the variables that it exports somewhere.
     unset_variables: those that it uses as if they were set, and that it sets nowhere.
-    replaced_arrays: those whose elements are replaced before they are used. unpassed_arrays: those of
-    overrides that nothing uses. refused_names: words after `export` that are no names. redirected_tests:
-    comparisons in `[ ... ]` that bash takes for redirections. numbered_files: redirections such as `2>1`.
-    unused_texts: variables with overrides that nothing uses.
+    replaced_arrays: those whose elements are replaced before they are used; replaced_texts: variables whose
+    texts are. unpassed_arrays: those of overrides that nothing uses. refused_names: words after `export`
+    that are no names. redirected_tests: comparisons in `[ ... ]` that bash takes for redirections.
+    numbered_files: redirections such as `2>1`. unused_texts: variables with overrides that nothing uses.
     first_elements: arrays of overrides of which only the first is used. arithmetic_commands: `$(2 * 3)`.
     lines: the script's. long_texts: the last lines of assigned texts that have several, by their place.
     slips: what bash reads otherwise than it looks. ended_at: the first `exit` with a status that is not 0.
@@ -142,6 +142,7 @@ class Evaluator:
         self.exported_names: frozenset[str] = frozenset()
         self.unset_variables: Mapping[str, Location] = {}
         self.replaced_arrays: Mapping[str, Location] = {}
+        self.replaced_texts: Mapping[str, Location] = {}
         self.refused_names: Sequence[tuple[str, Location]] = ()
         self.redirected_tests: Sequence[tuple[str, str, Location]] = ()
         self.numbered_files: Sequence[tuple[str, Location]] = ()
@@ -166,7 +167,7 @@ class Evaluator:
         self.assigned_names, self.used_names, self.used_arrays, given = names_of(tree)
         self.unpassed_arrays = {name: where for name, where in given.items() if name not in self.used_names}
         self.set_variables, self.exported_names = settings_of(tree)
-        self.replaced_arrays = replaced_arrays_of(tree)
+        self.replaced_arrays, self.replaced_texts = replaced_values_of(tree)
         self.refused_names = tuple(refused_names_of(tree))
         self.redirected_tests = tuple(redirected_tests(tree))
         self.unused_texts = unused_texts(tree, self.used_names)

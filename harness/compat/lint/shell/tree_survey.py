@@ -18,6 +18,8 @@ _REFUSED_NAME = re.compile(r"[\d=,.:/][\w,.:/=-]*")
 _SET_BY_ARITHMETIC = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 _OPERATORS = ("+", "-", "*", "/", "%", "**")
 _ARITHMETIC = ("ArithmCmd", "ArithmExp", "CStyleLoop", "LetClause")
+#: Stands for the elements of an array.
+_ELEMENTS = "()"
 _PLAIN_NAME = re.compile(r"(?<![\w$.#{'\"])(?!let\b)[A-Za-z_]\w*(?![\w(])")
 #: An element of an array that is an override of Hydra.
 _OVERRIDE = re.compile(r"[\"']?\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
@@ -136,17 +138,18 @@ def _plain_names(arithmetic: str) -> list[str]:
     return [] if "$(" in inside or "`" in inside else _PLAIN_NAME.findall(inside)
 
 
-def replaced_arrays_of(tree: SyntaxNode) -> dict[str, Location]:
-    """Arrays that get other elements in the same list of commands, with no use of the array between them."""
-    found: dict[str, Location] = {}
+def replaced_values_of(tree: SyntaxNode) -> tuple[dict[str, Location], dict[str, Location]]:
+    """Variables that get other values in the same list of commands, with no use of them between.
+
+    The arrays, each where the second assignment is, and those with texts, each where the first is.
+    """
+    arrays: dict[str, Location] = {}
+    texts: dict[str, Location] = {}
     for node in tree.descendants():
-        waiting = set[str]()
+        waiting: dict[str, tuple[str, Location]] = {}
         for statement in node.children("Stmts"):
-            waiting -= {
-                param.text()
-                for one in (statement.descendants() if waiting else ())
-                if one.kind == "ParamExp" and (param := one.child("Param")) is not None
-            }
+            for name in _used_in(statement) if waiting else ():
+                waiting.pop(name, None)
             command = statement.child("Cmd")
             plain = command is not None and command.kind == "CallExpr" and not command.children("Args")
             if command is None or not plain:
@@ -154,14 +157,43 @@ def replaced_arrays_of(tree: SyntaxNode) -> dict[str, Location]:
                 waiting.clear()
                 continue
             for assign in command.children("Assigns"):
-                name, array = assign.child("Name"), assign.child("Array")
-                if name is None or array is None:
-                    continue
-                if name.text() in waiting and not assign.flag("Append"):
-                    found.setdefault(name.text(), assign.location)
-                if array.children("Elems"):
-                    waiting.add(name.text())
-    return found
+                _replaces(assign, waiting, arrays, texts)
+    return arrays, texts
+
+
+def _used_in(statement: SyntaxNode) -> set[str]:
+    names = {
+        param.text()
+        for one in statement.descendants()
+        if one.kind == "ParamExp" and (param := one.child("Param")) is not None
+    }
+    arithmetic = [one.raw for one in statement.descendants() if one.kind in _ARITHMETIC]
+    return names.union(*map(_plain_names, arithmetic))
+
+
+def _replaces(
+    assign: SyntaxNode,
+    waiting: dict[str, tuple[str, Location]],
+    arrays: dict[str, Location],
+    texts: dict[str, Location],
+) -> None:
+    """Note what an assignment replaces. waiting: values that nothing has used yet, and where they are."""
+    node, array = assign.child("Name"), assign.child("Array")
+    if node is None or assign.child("Index") is not None:
+        return
+    name, value = node.text(), assign.child("Value")
+    before, where = waiting.pop(name, ("", assign.location))
+    if assign.flag("Append"):
+        return
+    if array is not None:
+        if before == _ELEMENTS:
+            arrays.setdefault(name, assign.location)
+        if array.children("Elems"):
+            waiting[name] = (_ELEMENTS, assign.location)
+    elif value is not None:
+        if before not in ("", _ELEMENTS, value.raw):
+            texts.setdefault(name, where)
+        waiting[name] = (value.raw, assign.location)
 
 
 def refused_names_of(tree: SyntaxNode) -> Iterator[tuple[str, Location]]:
