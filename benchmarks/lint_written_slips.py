@@ -4,7 +4,9 @@ They are those of people who have started such jobs: sizes that do not go into e
 release, slips of bash. Whoever wrote a set (`lint_written_slips.yaml`) ran `lint` on it once; at that time it
 found 68 % of the seventh, 59 % of the eighth, 67 % of the ninth, 55 % of the eleventh, of which a half, by a
 digest of the kinds, was then looked at, 62 % of the twelfth, which was looked at, and 68 % of the thirteenth,
-which is only counted. A mistake is found if `lint` reports an error or a warning at one of its lines, or says
+which is only counted. The fourteenth (70 %) and the fifteenth (48 % after lint was changed for the fourteenth)
+are mistakes that people reported of their scripts, or that reviews of verl's scripts found, where the script
+and verl show them; a digest of the kinds parted them, and the fifteenth is only counted. A mistake is found if `lint` reports an error or a warning at one of its lines, or says
 that it did not read a part, and does not say so of the script without it.
 The repository of verl must be among the mirrors (NPU_MATRIX_MIRRORS).
 """
@@ -29,13 +31,17 @@ from harness.sources.git.mirrors import find_mirror, mirror_folders
 from harness.sources.tree import Tree
 
 SLIPS = Path(__file__).with_suffix(".yaml")
-#: The set of which misses are counted only.
-COUNTED = 13
+#: The sets of which misses are counted only.
+COUNTED = (13, 15)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slip:
-    """An entry of the file. commit: of the repository that has the script, "" for verl's own."""
+    """An entry of the file.
+
+    commit: of the repository that has the script, "" for verl's own. source: who made the mistake, "" for one
+    that was thought of.
+    """
 
     kind: str
     set: int
@@ -45,6 +51,7 @@ class Slip:
     new: str
     at: tuple[str, ...]
     commit: str = ""
+    source: str = ""
 
 
 def told(text: str, slip: Slip, verl: VerlConfiguration, at: tuple[str, ...]) -> set[str]:
@@ -87,7 +94,7 @@ def figures() -> Iterator[Figure]:
             for slip in (one for one in slips if one.tag == tag):
                 is_found = found(slip, tree, verl)
                 results.setdefault(slip.set, []).append(is_found)
-                if not is_found and slip.set != COUNTED:
+                if not is_found and slip.set not in COUNTED:
                     logging.getLogger(__name__).warning("not found: %s in %s %s", slip.kind, tag, slip.script)
     for number, every in sorted(results.items()):
         yield Figure(
