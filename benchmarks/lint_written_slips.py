@@ -4,10 +4,12 @@ They are those of people who have started such jobs: sizes that do not go into e
 release, slips of bash. Whoever wrote a set (`lint_written_slips.yaml`) ran `lint` on it once; at that time it
 found 68 % of the seventh, 59 % of the eighth, 67 % of the ninth, 55 % of the eleventh, of which a half, by a
 digest of the kinds, was then looked at, 62 % of the twelfth, which was looked at, and 68 % of the thirteenth,
-which is only counted. The fourteenth (70 %) and the fifteenth (48 % after lint was changed for the fourteenth)
-are mistakes that people reported of their scripts, or that reviews of verl's scripts found, where the script
-and verl show them; a digest of the kinds parted them, and the fifteenth is only counted. A mistake is found if `lint` reports an error or a warning at one of its lines, or says
-that it did not read a part, and does not say so of the script without it.
+which is only counted. The fourteenth and the fifteenth are mistakes that people reported of their scripts, or
+that reviews of verl's scripts found, and that the script and verl show; a digest of the kinds parted them. Of
+the fourteenth it found 70 %, and of the fifteenth, which is only counted, 48 % after it had been changed for
+the fourteenth. Rules for some of its kinds were written later by somebody who had written the set: a figure
+above 48 % is not one of mistakes that nobody knew. A mistake is found if `lint` reports an error or a warning
+at one of its lines, or says that it did not read a part, and does not say so of the script without it.
 The repository of verl must be among the mirrors (NPU_MATRIX_MIRRORS).
 """
 

@@ -22,6 +22,7 @@ ENV_NAME_RULE, ENV_VALUE_RULE, ENV_LOST_RULE = "ENV-NAME", "ENV-VALUE", "ENV-LOS
 UNSET_RULE = "UNSET-VARIABLE"
 #: How many words a name has of which one can be missing.
 LONG_NAME = 4
+_VLLM = "VLLM_"
 _INTEGER, _NUMBER = re.compile(r"-?[0-9]+"), re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -38,6 +39,8 @@ def environment_findings(
         near = _nearest_name(name, entries) if name not in known and "_" in name else ""
         if near and near not in job.env:
             yield _misspelt(name, near, value, entries[near], job)
+        elif name.startswith(_VLLM) and name not in known and name not in job.used_variables:
+            yield _unread(name, value, job)
         problem = _problem(value, entries[name], versions) if name in entries and not value.unknown else ""
         if problem:
             yield _refused(name, value, problem, entries[name], job)
@@ -81,6 +84,19 @@ def _misspelt(
         why=f"{entry.read_by} reads {near}; nothing that is known here, verl included, reads {name}",
         fix=f"export {near}={value.text}",
         source=entry.source,
+    )
+
+
+def _unread(name: str, value: ScriptValue, job: JobSettings) -> LintFinding:
+    return LintFinding.at(
+        value.where,
+        recipe=job.name,
+        rule=ENV_NAME_RULE,
+        severity="warning",
+        message=f"neither vLLM nor vllm-ascend reads the environment variable {name}",
+        why="vLLM warns of an unknown variable with its prefix and goes on without it",
+        fix="remove it, or write the variable that is meant",
+        source="vllm/envs.py of vllm 0.11.0 to 0.23.0; vllm_ascend/envs.py of vllm-ascend 0.9.1 to main",
     )
 
 

@@ -34,6 +34,7 @@ class JobSettings:
     missing_values: keys with nothing after `=`, because a space separates them from their value by mistake.
     cut_off: overrides in a command of their own after the job, because the line before does not go on.
     unknown_options: words that begin with a dash and are no option of Hydra.
+    used_variables: those that the script itself uses.
     unpassed: variables that the script sets, and that it passes to no program: not exported, or set too late.
     unset_variables: those that the script uses and never sets, with a place where it uses them.
     processes: what `torchrun` starts on all nodes; 0 if it is another launcher, or only a run knows them.
@@ -61,6 +62,7 @@ class JobSettings:
     unknown_options: tuple[ScriptValue, ...] = ()
     unpassed: Mapping[str, ScriptValue] = field(default_factory=dict)
     unset_variables: Mapping[str, ScriptValue] = field(default_factory=dict)
+    used_variables: frozenset[str] = frozenset()
     processes: int = 0
     facts: Mapping[str, FactValue] = field(default_factory=dict)
 

@@ -171,6 +171,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
         *_unused_texts(evaluator),
         *_missing_arrays(evaluator),
         *_replaced_arrays(evaluator),
+        *_misplaced_overrides(evaluator),
         *_refused_names(evaluator),
         *_redirected_tests(evaluator),
         *_first_elements(evaluator),
@@ -318,6 +319,13 @@ def _replaced_arrays(evaluator: Evaluator) -> Iterator[ScriptNote]:
         yield ScriptNote(line=where.line, text=f"{text}: remove one of the two", unread=True)
 
 
+def _misplaced_overrides(evaluator: Evaluator) -> Iterator[ScriptNote]:
+    """Overrides behind the pipe to `tee`, which takes them for names of files."""
+    for command, override, where in evaluator.misplaced_overrides[:1]:
+        text = f"`{command}` gets `{override}`, and not the program: write it before the pipe"
+        yield ScriptNote(line=where.line, text=text, unread=True)
+
+
 def _refused_names(evaluator: Evaluator) -> Iterator[ScriptNote]:
     """Words after `export` that are no names, such as the rest of a list with spaces."""
     for text, where in evaluator.refused_names:
@@ -423,6 +431,7 @@ def _read_launch(
         missing_values=missing_values,
         cut_off=cut_off,
         unpassed=_unpassed(command, evaluator),
+        used_variables=evaluator.used_names,
         unset_variables=_unset_variables(evaluator, notes),
         processes=torchrun_processes(command.arguments),
         facts=script_facts(evaluator.text, evaluator.commands),

@@ -165,7 +165,7 @@ CODE_RULES = (
     RuleExplanation(
         id=ENGINE_OPTION_RULE,
         severity="error",
-        summary="an option of the rollout's engine or of Megatron is misspelt, not of this release, or refused",
+        summary="an option of the rollout's engine or of Megatron is misspelt, of another release or refused",
         why="verl hands on what is in engine_kwargs and override_transformer_config without reading it, and "
         "the engine stops at an option that it does not have",
         fix="write the option as the engine has it; the finding names it",

@@ -51,6 +51,8 @@ def found(text: str) -> list[str]:
         ("export ASCEND_GLOBAL_LOG_LEVEL=ERROR", "ENV-VALUE 1"),
         ("export WANDB_MODE=off", "ENV-VALUE 1"),
         ("export HCCL_IF_IP=85", "ENV-VALUE 1"),
+        # Spelt like no variable of vLLM.
+        ("export VLLM_NUMBERS=float32", "ENV-NAME 1"),
         ("HCCL_BUFFSIZE=200", "ENV-LOST 1"),
     ],
 )
@@ -84,6 +86,9 @@ def test_a_variable_that_does_not_do_what_it_should(line: str, rule: str) -> Non
         "export EXPERIMENT_NAME=grpo",
         "HCCL_BUFFSIZE=200\nexport HCCL_BUFFSIZE",
         "export HCCL_IF_IP=10.1.2.3",
+        "export VLLM_USE_V1=1",
+        # The script uses it itself.
+        "export VLLM_FOLDER=/data\ncd $VLLM_FOLDER",
         "export HCCL_IF_IP=fe80::1",
         "export HCCL_IF_IP=$(hostname -I)",
         "set -a\nHCCL_BUFFSIZE=200\nset +a",

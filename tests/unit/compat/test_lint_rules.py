@@ -97,6 +97,29 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         change(o={A + "calculate_sum_pi_squared": True}),
     ),
+    "DYNBSZ-LOGP": (
+        change(o={R + "log_prob_use_dynamic_bsz": True, R + "log_prob_max_token_len_per_gpu": 512}),
+        change(o={R + "log_prob_max_token_len_per_gpu": 16384}),
+    ),
+    "DYNBSZ-REF": (
+        change(
+            o={
+                A + "use_kl_loss": True,
+                REF + "log_prob_use_dynamic_bsz": True,
+                REF + "ulysses_sequence_parallel_size": 1,
+                REF + "log_prob_max_token_len_per_gpu": 512,
+            }
+        ),
+        change(o={REF + "log_prob_max_token_len_per_gpu": 16384}),
+    ),
+    "EXPERTS-DENSE": (
+        change(o={A + "strategy": "megatron", A + "megatron.expert_model_parallel_size": 2}),
+        change(model="Qwen/Qwen3-30B-A3B"),
+    ),
+    "REWARD-NAME": (
+        change(o={"custom_reward_function.name": "my_score"}),
+        change(o={"custom_reward_function.path": "/data/reward.py"}),
+    ),
     "BUCKET-WEIGHT": (
         change(
             model="Qwen/Qwen3-32B",

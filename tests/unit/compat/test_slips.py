@@ -66,6 +66,10 @@ def test_options_of_hydra_are_taken(words: str) -> None:
             "ray job submit --runtime-env='{\"env_vars\": {}}' -- python3 -m a.b x=1\n",
             "reads the file that `--runtime-env` names, and gets {",
         ),
+        (
+            "python3 -m a.b x=1 2>&1 | tee log \\\n    trainer.nnodes=2 a.b.c=1\n",
+            "`tee` gets `trainer.nnodes=2`, and not the program",
+        ),
         ("torchrun --nproc-per-gpu=8 -m a.b x=1\n", "`torchrun` has no option `--nproc-per-gpu`"),
         ("python3 -m torch.distributed.run --nprocs 8 -m a.b x=1\n", "has no option `--nprocs`"),
     ],

@@ -43,6 +43,7 @@ from harness.compat.lint.shell.tree_survey import (
     expansion_slips,
     first_elements,
     long_texts,
+    misplaced_overrides_of,
     names_of,
     numbered_files,
     plain_uses,
@@ -116,7 +117,8 @@ class Evaluator:
     replaced_arrays: those whose elements are replaced before they are used; replaced_texts: variables whose
     texts are. unpassed_arrays: those of overrides that nothing uses. refused_names: words after `export`
     that are no names. redirected_tests: comparisons in `[ ... ]` that bash takes for redirections.
-    numbered_files: redirections such as `2>1`. unused_texts: variables with overrides that nothing uses.
+    numbered_files: redirections such as `2>1`. misplaced_overrides: those that `tee` gets, with it.
+    unused_texts: variables with overrides that nothing uses.
     first_elements: arrays of overrides of which only the first is used. arithmetic_commands: `$(2 * 3)`.
     lines: the script's. long_texts: the last lines of assigned texts that have several, by their place.
     slips: what bash reads otherwise than it looks. ended_at: the first `exit` with a status that is not 0.
@@ -143,6 +145,7 @@ class Evaluator:
         self.unset_variables: Mapping[str, Location] = {}
         self.replaced_arrays: Mapping[str, Location] = {}
         self.replaced_texts: Mapping[str, Location] = {}
+        self.misplaced_overrides: Sequence[tuple[str, str, Location]] = ()
         self.refused_names: Sequence[tuple[str, Location]] = ()
         self.redirected_tests: Sequence[tuple[str, str, Location]] = ()
         self.numbered_files: Sequence[tuple[str, Location]] = ()
@@ -167,6 +170,7 @@ class Evaluator:
         self.assigned_names, self.used_names, self.used_arrays, given = names_of(tree)
         self.unpassed_arrays = {name: where for name, where in given.items() if name not in self.used_names}
         self.set_variables, self.exported_names = settings_of(tree)
+        self.misplaced_overrides = [*misplaced_overrides_of(tree)]
         self.replaced_arrays, self.replaced_texts = replaced_values_of(tree)
         self.refused_names = tuple(refused_names_of(tree))
         self.redirected_tests = tuple(redirected_tests(tree))

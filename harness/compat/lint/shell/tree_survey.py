@@ -21,6 +21,8 @@ _ARITHMETIC = ("ArithmCmd", "ArithmExp", "CStyleLoop", "LetClause")
 #: Stands for the elements of an array.
 _ELEMENTS = "()"
 _PLAIN_NAME = re.compile(r"(?<![\w$.#{'\"])(?!let\b)[A-Za-z_]\w*(?![\w(])")
+#: Commands that read the output of a job.
+_READERS = ("cat", "head", "less", "more", "tail", "tee", "ts")
 #: An element of an array that is an override of Hydra.
 _OVERRIDE = re.compile(r"[\"']?\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
 _REFERENCE = re.compile(r"\$\{?(\w+)")
@@ -194,6 +196,16 @@ def _replaces(
         if before not in ("", _ELEMENTS, value.raw):
             texts.setdefault(name, where)
         waiting[name] = (value.raw, assign.location)
+
+
+def misplaced_overrides_of(tree: SyntaxNode) -> Iterator[tuple[str, str, Location]]:
+    """Overrides that a command behind a pipe gets: the command, the override and where it is."""
+    for node in tree.descendants():
+        words = node.children("Args") if node.kind == "CallExpr" else ()
+        if words and words[0].raw in _READERS:
+            yield from (
+                (words[0].raw, one.raw, one.location) for one in words[1:] if _OVERRIDE.match(one.raw)
+            )
 
 
 def refused_names_of(tree: SyntaxNode) -> Iterator[tuple[str, Location]]:
