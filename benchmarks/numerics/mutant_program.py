@@ -136,16 +136,6 @@ def traced(case: JudgedCase, folder: Path) -> tuple[JudgedCase, Kill | None]:
     return replace(case, lines=frozenset(lines)), found
 
 
-def false_alarms(torch: Any, objective: ReleaseObjective, seeds: range) -> Iterator[str]:
-    """What the check `update` finds wrong in unchanged verl with inputs of other seeds."""
-    for path in (worker.name for worker in actor_classes()):
-        for case in (replace(one, seed=seed) for seed in seeds for one in CASES):
-            outcome = judge_record(run_case(case, torch, "cpu", path), objective, case)
-            found = [f"{one.quantity}: {one.detail}" for one in outcome.wrong[:1]] or [outcome.error]
-            if any(found):
-                yield f"{case.name} ({path}), seed {case.seed}: {found[0]}"
-
-
 def find_code(module: CodeType, name: str) -> CodeType | None:
     """The code object of a function in the code of its file."""
     found: CodeType | None = module
@@ -247,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=3600.0, help="start no mutant after that many seconds"
     )
-    parser.add_argument("--seeds", type=int, default=0, help="first run this many seeds without a mutant")
+    parser.add_argument("--lines", type=Path, required=True, help="lines of verl that cases execute, by file")
     arguments = parser.parse_args(argv)
     sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
     torch = start_torch("cpu")
@@ -276,6 +266,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Releases have a few known defects, which patches of the cells mend.
     print(f"left out, because they are red without a mutant: {sorted(one.case for one in wrong)}")
     cases = [case for case, found in measured if not found]
+    executed = set().union(*(case.lines for case in cases))
+    by_file = {file: sorted(line for one, line in executed if one == file) for file in PATH}
+    arguments.lines.write_text(json.dumps(by_file), "utf-8")
     gc.collect()
     started = time.monotonic()
     with arguments.out.open("w", encoding="utf-8") as out:

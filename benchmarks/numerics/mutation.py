@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -100,28 +100,61 @@ def obsolete(verdicts: Sequence[Verdict], entries: Sequence[Mapping[str, str]]) 
     return [entry for entry, found in zip(entries, survived, strict=True) if found and not any(found)]
 
 
-def run_release(
-    python: str, chosen: Sequence[Mutant], seconds: float, seeds: int
-) -> Iterator[tuple[Mutant, Mapping[str, object]]]:
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a run of the checks in an environment found. kills: of each mutant. executed: the lines of verl
+    that a case executes, by file."""
+
+    kills: Sequence[tuple[Mutant, Mapping[str, object]]]
+    executed: Mapping[str, frozenset[int]]
+
+
+def run_release(python: str, chosen: Sequence[Mutant], seconds: float) -> Run:
     """Run the checks on mutants with the interpreter of an environment."""
     with tempfile.TemporaryDirectory() as folder:
-        listed, results = Path(folder, "mutants.json"), Path(folder, "results.jsonl")
+        listed, results, lines = (
+            Path(folder, name) for name in ("mutants.json", "results.jsonl", "lines.json")
+        )
         listed.write_text(json.dumps([asdict(one) for one in chosen]), "utf-8")
         # verl runs on the CPU, so torch must not load the extension of a device.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
         command = [python, "-m", "benchmarks.numerics.mutant_program"]
-        command += [f"--mutants={listed}", f"--out={results}", f"--seconds={seconds}"]
-        command.append(f"--seeds={seeds}")
+        command += [f"--mutants={listed}", f"--out={results}", f"--lines={lines}", f"--seconds={seconds}"]
         ended = subprocess.run(
             command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
         )
         if ended.returncode:
             raise SystemExit(f"the program in the cell failed: {ended.stderr[-2000:]}")
         print("\n".join(ended.stdout.splitlines()[-2:]))
-        for line in results.read_text("utf-8").splitlines():
-            entry = json.loads(line)
-            yield Mutant(**entry["mutant"]), entry["kill"]
+        entries = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
+        return Run(
+            kills=[(Mutant(**entry["mutant"]), entry["kill"]) for entry in entries],
+            executed=_by_file(json.loads(lines.read_text("utf-8"))),
+        )
+
+
+def _by_file(lines: Mapping[str, Sequence[int]]) -> Mapping[str, frozenset[int]]:
+    return {file: frozenset(of_file) for file, of_file in lines.items()}
+
+
+def unreached(
+    folder: Path, executed: Mapping[str, frozenset[int]], trained: Mapping[str, frozenset[int]]
+) -> list[str]:
+    """Statements of the path of an update, without branches of other features, that no case executes, as
+    the mutants in them survive. Those that a recorded training executes come first."""
+    places = {
+        (one.file, one.statement): one
+        for more in (False, True)
+        for one in all_mutants(folder, more=more)
+        if not {one.line, one.statement} & executed.get(one.file, frozenset())
+    }
+    by_training = {place: place[1] in trained.get(place[0], ()) for place in places}
+    listed = sorted(places.items(), key=lambda item: (not by_training[item[0]], item[0]))
+    return [
+        f"{'trainings' if by_training[place] else 'nobody'}: {place[0]}:{place[1]} {one.function} {one.code}"
+        for place, one in listed
+    ]
 
 
 def verdict(
@@ -130,7 +163,10 @@ def verdict(
     entries: Sequence[Mapping[str, str]],
     trained: Mapping[str, frozenset[int]],
 ) -> Verdict:
-    """What a result means."""
+    """What a result means; an empty one is of a mutant that was not run, because it is known to change
+    nothing."""
+    if not kill:
+        return Verdict(mutant=mutant, status="equivalent", why=why_equivalent(mutant, entries))
     if kill["not_applicable"]:
         return Verdict(mutant=mutant, status="not-applicable", why=str(kill["not_applicable"]))
     if kill["by"]:
@@ -163,8 +199,7 @@ def score(verdicts: Sequence[Verdict]) -> float:
 
 def trained_lines(release: str) -> Mapping[str, frozenset[int]]:
     """The lines of verl that recorded trainings with this release executed, by file."""
-    stored = json.loads(TRAINED.read_text("utf-8")).get(release, {})
-    return {file: frozenset(lines) for file, lines in stored.items()}
+    return _by_file(json.loads(TRAINED.read_text("utf-8")).get(release, {}))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -175,7 +210,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--half", choices=HALVES, default="both")
     parser.add_argument("--function", default="", help="only mutants of functions whose name contains this")
     parser.add_argument("--seconds", type=float, default=3600.0)
-    parser.add_argument("--seeds", type=int, default=0, help="also run this many seeds without a mutant")
     parser.add_argument(
         "--skip", type=int, default=0, help="leave out so many mutants of the order of the draw"
     )
@@ -190,20 +224,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="only the first N mutants of each entry of equivalent_mutants.yaml; lists entries of which none "
         "survives",
     )
+    parser.add_argument(
+        "--without-known",
+        action="store_true",
+        help="do not run mutants of which the list says that they change nothing; they take longest",
+    )
     parser.add_argument("--show-off-path", action="store_true", help="also list lines off the path")
+    parser.add_argument(
+        "--unreached", action="store_true", help="run no mutant; list the lines that no case executes"
+    )
     parser.add_argument("--json", type=Path, help="also write all verdicts to this file")
     arguments = parser.parse_args(argv)
     entries, kept, written = equivalents(), True, {}
     verdicts: list[Verdict] = []
     for environment in arguments.environments:
         release, _, python = environment.partition("=")
-        chosen = _chosen(verl_folder(python), arguments, entries)
+        folder, trained = verl_folder(python), trained_lines(release)
+        if arguments.unreached:
+            lines = unreached(folder, run_release(python, (), 0.0).executed, trained)
+            print("\n".join((f"verl {release}: {len(lines)} lines that no case executes", *lines)))
+            continue
+        chosen = _chosen(folder, arguments, entries)
         total = len(chosen)
         chosen = chosen[arguments.skip :][: arguments.sample or None]
-        found = [
-            verdict(*one, entries, trained_lines(release))
-            for one in run_release(python, chosen, arguments.seconds, arguments.seeds)
-        ]
+        known = [one for one in chosen if arguments.without_known and why_equivalent(one, entries)]
+        run = run_release(python, [one for one in chosen if one not in known], arguments.seconds)
+        unrun: list[tuple[Mutant, Mapping[str, object]]] = [(one, {}) for one in known]
+        kills = [*run.kills, *unrun]
+        found = [verdict(*one, entries, trained) for one in kills]
         _print(release, total, found, show=arguments.half != "counted", off_path=arguments.show_off_path)
         written[release] = [asdict(one) for one in found]
         verdicts += found

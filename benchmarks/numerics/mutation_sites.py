@@ -55,7 +55,8 @@ DROPPED_METHODS = (
 )
 DROPPED_FUNCTIONS = ("clamp", "roll", "exp", "where", "masked_mean", "maximum", "minimum", "max", "min")
 UNSEEN_ARGUMENTS = ("device", "strict")
-"""Arguments that are not dropped: the benchmark runs on CPUs; lists of different lengths are only refused."""
+"""Arguments that are neither changed nor dropped: the benchmark runs on CPUs; lists of different lengths are
+only refused."""
 SYMMETRIC = ("maximum", "minimum", "max", "min", "transpose", "isinstance", "hasattr", "getattr", "get")
 """Functions whose first two arguments have no order, or that only raise if they are swapped."""
 FACTOR = 1.1
@@ -178,14 +179,16 @@ def _changes(
     function: ast.FunctionDef, skipped: tuple[str, ...], *, more: bool
 ) -> Iterator[tuple[ast.AST, str, ast.AST | None]]:
     signs = [one for one in ast.walk(function) if isinstance(one, ast.UnaryOp)]
-    negative = {id(one.operand) for one in signs if isinstance(one.operand, ast.Constant)}
+    unchanged = {id(one.operand) for one in signs if isinstance(one.operand, ast.Constant)}
+    arguments = [one for one in ast.walk(function) if isinstance(one, ast.keyword)]
+    unchanged |= {id(one.value) for one in arguments if one.arg in UNSEEN_ARGUMENTS}
     reported = _only_reported(function)
     others = _similar_names(function, reported) if more else {}
     names: Operator = (ast.Name, partial(_of_name, others))
     table = (*MORE_CHANGES, names) if more else CHANGES
     for node in _visited(function.body, skipped, reported):
         # A negative number is changed with its sign.
-        for operator, after in _changes_of(node, table) if id(node) not in negative else ():
+        for operator, after in _changes_of(node, table) if id(node) not in unchanged else ():
             yield node, operator, after
 
 

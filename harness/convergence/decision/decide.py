@@ -34,8 +34,8 @@ def decide(
 
     The first candidate run screens. If it is suspicious, further runs (as many as the rule allows) confirm
     the suspicion or clear it: two runs whose mean is not suspicious pass. If several complete runs are handed
-    in, their mean must not be suspicious either. With too few runs the decision is
-    INCONCLUSIVE and `runs_wanted` says how many more are needed.
+    in, their mean must not be suspicious either, and none of them may fail a gate or lack a series. With too
+    few runs the decision is INCONCLUSIVE and `runs_wanted` says how many more are needed.
 
     A run may be shorter than the reference only if it was stopped early after an interim test gave an alarm;
     any other short run fails as truncated. The order of the reference runs does not matter. The
@@ -119,6 +119,8 @@ class _Trial:
         ]
         for run in candidates[: self.rule.most_runs]:
             final = self._reject_input(run) or (self._confirm(run) if self.runs else self._screen(run))
+            if final is not None and final.status is Status.PASS:
+                return self._unusable_run(candidates[: self.rule.most_runs]) or final
             if final is not None:
                 return final
         missing = self.rule.most_runs - len(self.runs)
@@ -134,13 +136,33 @@ class _Trial:
             )
         return self._decide_after_last_run()
 
-    def _reject_input(self, run: Mapping[str, Floats]) -> Decision | None:
+    def _unusable_run(self, candidates: Sequence[Mapping[str, Floats]]) -> Decision | None:
+        """The decision about a run that the rule did not need, but which was handed in: it fails a gate, or
+        lacks a series."""
+        for place, run in enumerate(candidates[len(self.runs) :], start=len(self.runs) + 1):
+            if run is self.running:
+                continue
+            rejected = self._reject_input(run, place)
+            if rejected is not None:
+                return rejected
+            steps = self.bands.steps
+            gate = run_gates.first_failed_gate(
+                {name: values[:steps] for name, values in run.items()}, self.rule
+            )
+            if gate is not None:
+                return self._failed_gate(gate, place)
+        return None
+
+    def _reject_input(self, run: Mapping[str, Floats], place: int = 0) -> Decision | None:
+        """Inconclusive if the run lacks a series that the reference runs have. place: its number from 1, by
+        default that of the next run."""
+        place = place or len(self.runs) + 1
         reward = run.get(self.rule.reward)
         if reward is None or not len(reward):
             return self._final(
                 Status.INCONCLUSIVE,
                 "input",
-                f"Candidate run {len(self.runs) + 1} has no series called {self.rule.reward}.",
+                f"Candidate run {place} has no series called {self.rule.reward}.",
             )
         judged = set(self.bands.drawn) & {feature.name for feature in self.rule.features}
         missing_series = sorted(name for name in judged if len(run.get(name, ())) < len(reward))
@@ -149,7 +171,7 @@ class _Trial:
         return self._final(
             Status.INCONCLUSIVE,
             "input",
-            f"Candidate run {len(self.runs) + 1} has no complete series for {', '.join(missing_series)}, "
+            f"Candidate run {place} has no complete series for {', '.join(missing_series)}, "
             "which the reference runs have. A fault that only these series show would not be found.",
             remedies=("Make the training log these metrics, or record reference runs without them.",),
         )
@@ -261,7 +283,7 @@ class _Trial:
         gate = run_gates.first_failed_gate({name: values[:steps] for name, values in run.items()}, self.rule)
         if gate is not None:
             self.cost += (gate.step + 1) / steps
-            return self._failed_gate(gate)
+            return self._failed_gate(gate, len(self.runs))
         for look, fraction in enumerate(self.rule.looks):
             seen = self.rule.steps_at(look, steps)
             if recorded < seen and run is self.running:
@@ -370,10 +392,8 @@ class _Trial:
             statistic=statistic,
         )
 
-    def _failed_gate(self, gate: run_gates.Gate) -> Decision:
-        return self._final(
-            Status.FAIL, "gate", f"Run {len(self.runs)}: {gate.reason}.", remedies=(gate.hint,)
-        )
+    def _failed_gate(self, gate: run_gates.Gate, place: int) -> Decision:
+        return self._final(Status.FAIL, "gate", f"Run {place}: {gate.reason}.", remedies=(gate.hint,))
 
     def _suspicion(self) -> str:
         statistic = self.looks[-1].statistic if self.looks and self.looks[-1].alarm else None

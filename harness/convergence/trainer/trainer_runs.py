@@ -160,7 +160,8 @@ def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
     """Judge the recorded series.
 
     Applied in this order: the decision rule, if there is a reference set; the gates; whether the reward rises
-    above what a policy reaches without reading its prompt; the comparison with the recorded first step.
+    above what a policy reaches without reading its prompt; the comparison with the recorded first step;
+    whether the series are there without which nothing is decided.
     """
     if isinstance(measured, TrainerProgramFailure) or measured.state != "measured":
         return judge_failure(measured)
@@ -194,6 +195,12 @@ def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
         )
     if unlike:
         return failed(measured, *unlike, found.sentence(), remedy=_FIRST_STEP_REMEDY)
+    missing = [name for name in Rule().core if len(whole.get(name, ())) < len(whole["reward"])]
+    if missing:
+        reason = (
+            f"verl did not log {' and '.join(missing)} in every step: faults that only they show may pass."
+        )
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, found.sentence(), *notes(measured)))
     return _passed(measured, decision, reference, (found.sentence(), _agreement(worst)))
 
 

@@ -71,10 +71,14 @@ def evaluate_one(candidate: Candidate, case: LossCase) -> CandidateResult:
     except NothingSelectedError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is a verdict on it
-        beginning = UNCALLABLE if is_own_call(error) else "raised "
-        reason = f"{beginning}{type(error).__name__}: {_shortened(str(error))}"
-        checked = CandidateResult(error=reason, place=raised_in(error))
+        checked = failed(error, raised_in(error))
     return replace(checked, seconds=time.monotonic() - started)
+
+
+def failed(error: Exception, place: str) -> CandidateResult:
+    """The result of a candidate that raised an exception."""
+    beginning = UNCALLABLE if is_own_call(error) else "raised "
+    return CandidateResult(error=f"{beginning}{type(error).__name__}: {_shortened(str(error))}", place=place)
 
 
 def is_own_call(error: Exception) -> bool:

@@ -107,6 +107,7 @@ MISSING_CAPABILITIES = {
     "weights": "there are no rollout-correction weights with this interface",
     "weights:icepop": "rollout-correction weights cannot have a lower limit (IcePop)",
     "weights:normalised": "rollout-correction weights cannot be normalised",
+    "weights:sequences": "sequences without tokens count in the mean by which weights are normalised",
 }
 
 

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from harness.digest import digest_file
-from harness.numerics.loss.candidate import CandidateResult, UnsupportedCaseError
+from harness.errors import NothingSelectedError
+from harness.numerics.loss.candidate import CandidateResult, UnsupportedCaseError, failed
 from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.loss_measurements import SourceFile
 from harness.numerics.loss.trainer_functions import TrainerFunctions, advantage_step
 from harness.numerics.loss.verl_configuration import CONFIGURATIONS, verl_configuration
-from harness.numerics.loss.verl_helpers import place_of, watched_helpers
+from harness.numerics.loss.verl_helpers import place_of, raised_in, watched_helpers
 
 #: verl uses it only where clip_ratio_low and clip_ratio_high are None; the cases set both.
 _REPLACED_CLIP_RATIO = 0.5
@@ -74,9 +75,18 @@ class VerlCandidate:
     def __call__(self, case: LossCase) -> CandidateResult:
         """Forward and backward pass of one case; UnsupportedCaseError if this release does not offer it."""
         helpers: list[Any] = []
+        place = ""
         with watched_helpers(helpers.append):
-            found = self._evaluate(case)
-        return replace(found, place=place_of(helpers[0] if helpers else self._function(case)))
+            try:
+                found = self._evaluate(case)
+            except (UnsupportedCaseError, NothingSelectedError):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever verl raises is a verdict on it
+                place = raised_in(error)
+                found = failed(error, place)
+        # A helper with a wrong result, else what raised, else the function of which the result is.
+        named = helpers[0] if helpers else None if place else self._function(case)
+        return replace(found, place=place_of(named) if named else place)
 
     def _function(self, case: LossCase) -> Any:
         """The function of verl that the case tests."""
@@ -244,6 +254,8 @@ class VerlCandidate:
             "weights:icepop": hasattr(self.rollout, "_parse_rollout_is_threshold"),
             "weights:normalised": "rollout_is_batch_normalize"
             in _parameters(getattr(self.rollout, "compute_rollout_correction_weights", None)),
+            # How they are normalised is not seen in the interface, but judged.
+            "weights:sequences": True,
         }
         return frozenset(name for name, present in offered.items() if present)
 

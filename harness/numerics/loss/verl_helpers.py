@@ -7,9 +7,12 @@ it. A helper is only named if a result is wrong: the comparison here is rough, r
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
 import inspect
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -59,6 +62,14 @@ def _masked_mean(given: Arguments) -> list[NDArray[Any]]:
     return [_masked_sum(given)[0] / ((array(given["mask"]) * 1.0).sum(axis=given.get("axis")) + 1e-8)]
 
 
+def _mean_of_processes(given: Arguments) -> list[NDArray[Any]]:
+    """The mean over all processes, where there is one."""
+    values, mask = array(given["local_tensor"]), array(given["local_mask"]) * 1.0
+    if values.shape != mask.shape:
+        raise ValueError("each value has its own mask")
+    return [(values * mask).sum() / (mask.sum() + 1e-8)]
+
+
 def _aggregated(given: Arguments) -> list[NDArray[Any]]:
     mask, mode = array(given["loss_mask"]) * 1.0, given["loss_agg_mode"]
     losses = np.where(mask != 0, array(given["loss_mat"]), 0.0)
@@ -105,6 +116,10 @@ def _log_probs(given: Arguments) -> list[NDArray[Any]]:
 
 def _scaled(given: Arguments) -> list[NDArray[Any]]:
     temperature = array(given["temperature"]) * 1.0
+    if temperature.ndim > 1 and np.broadcast_shapes(temperature.shape, given["logits"].shape) != tuple(
+        given["logits"].shape
+    ):
+        raise ValueError("each row has one temperature")
     return [array(given["logits"]) / temperature.reshape(-1, *(1,) * (given["logits"].dim() - 1))]
 
 
@@ -128,15 +143,25 @@ def _advantages(given: Arguments) -> list[NDArray[Any]]:
 
 def _weights(given: Arguments) -> list[NDArray[Any]]:
     mask, ratio = array(given["response_mask"]) * 1.0, array(given["log_ratio"])
+    *lower, upper = str(given["rollout_is_threshold"]).split("_")
     of_tokens = given["rollout_is"] == "token"
     if not of_tokens:
         ratio = np.where(mask != 0, ratio, 0.0).sum(axis=1, keepdims=True)
     raw = np.exp(np.clip(ratio, -20, 20)) * mask
-    found = np.minimum(raw, float(given["rollout_is_threshold"]))
+    found = np.minimum(raw, float(upper))
+    if lower:
+        found = np.where((raw >= float(lower[0])) & (raw <= float(upper)), raw, 0.0)
     if not given.get("rollout_is_batch_normalize"):
         return [found]
     rows = mask.any(axis=1)
     return [found / (found[mask != 0] if of_tokens else found.max(axis=1)[rows]).mean()]
+
+
+def _nested(tensor: Any) -> NDArray[Any]:
+    """The values of a tensor that must be nested."""
+    if not tensor.is_nested:
+        raise TypeError("the tensor is not nested")
+    return array(tensor)
 
 
 def _repeated(given: Arguments) -> list[NDArray[Any]]:
@@ -219,10 +244,13 @@ def _thresholds(given: Arguments) -> list[NDArray[Any]]:
 
 def _selected(given: Arguments) -> list[NDArray[Any]]:
     indices = array(given.get("idxs", given.get("indices")))
-    batch = given.get("self", given.get("batch"))
-    if indices.dtype.kind == "b" or any(one.is_nested for one in _tensors(batch)):
-        raise ValueError("the definition is that of numbers of rows, and padded tensors")
-    return [_first(batch)[indices]]
+    if indices.dtype.kind == "b":
+        raise ValueError("the definition is that of numbers of rows")
+    first = _tensors(given.get("self", given.get("batch")))[0]
+    if not first.is_nested:
+        return [array(first)[indices]]
+    rows = first.unbind()
+    return [np.concatenate([array(rows[int(index)]) for index in indices])]
 
 
 def _tensors(batch: Any) -> list[Any]:
@@ -248,10 +276,11 @@ FSDP_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 HELPERS = (
     Helper(module=FUNCTIONAL, name="masked_sum", defined=_masked_sum),
     Helper(module=FUNCTIONAL, name="masked_mean", defined=_masked_mean),
+    Helper(module=FUNCTIONAL, name="distributed_masked_mean", defined=_mean_of_processes),
     Helper(module=FUNCTIONAL, name="logprobs_from_logits_v2", defined=_log_probs),
     Helper(module=FUNCTIONAL, name="logprobs_from_logits", defined=_log_probs),
     Helper(module=FUNCTIONAL, name="entropy_from_logits", defined=_entropies),
-    Helper(module=FUNCTIONAL, name="expand_as_nested", defined=_repeated),
+    Helper(module=FUNCTIONAL, name="expand_as_nested", defined=_repeated, seen=_nested),
     Helper(module=FSDP_ENGINE, name="_scale_logits_by_temperature", defined=_scaled),
     Helper(module=CORE, name="agg_loss", defined=_aggregated),
     Helper(module=CORE, name="kl_penalty_forward", defined=_divergence),
@@ -269,8 +298,8 @@ HELPERS = (
         seen=lambda found: array(found[0]),
     ),
     Helper(module=PADDING, name="no_padding_2_padding", defined=_responses),
-    Helper(module=PADDING, name="response_from_nested", defined=_from_nested),
-    Helper(module=PADDING, name="response_to_nested", defined=_to_nested),
+    Helper(module=PADDING, name="response_from_nested", defined=_from_nested, seen=_nested),
+    Helper(module=PADDING, name="response_to_nested", defined=_to_nested, seen=_nested),
     Helper(
         module="verl.utils.npu_flash_attn_utils",
         name="unpad_input",
@@ -345,10 +374,14 @@ def _watch(
         try:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
-            values, accepted = helper.seen(found), helper.defined(given.arguments)
+            accepted = helper.defined(given.arguments)
         except Exception:  # noqa: BLE001 - a call that the definition does not cover says nothing
             return found
-        place = next((place for place, one in enumerate(accepted) if _agrees(values, one)), None)
+        try:
+            values = helper.seen(found)
+            place = next((place for place, one in enumerate(accepted) if _agrees(values, one)), None)
+        except Exception:  # noqa: BLE001 - the definition has a value, and this result has none
+            place = None
         if place is None:
             wrong(function)
         elif getattr(found, "requires_grad", False) and not _has_another_gradient(given.arguments):
@@ -402,7 +435,7 @@ def _has_another_gradient(given: Arguments) -> bool:
     return str(given.get("kl_penalty", "")).endswith("+")
 
 
-def _place_in(code: CodeType, line: int) -> str:
+def place_in(code: CodeType, line: int) -> str:
     """File, line and name of a function of verl."""
     file = code.co_filename
     return f"{file[max(file.rfind('verl/'), 0) :]}:{line} {code.co_name}"
@@ -411,34 +444,56 @@ def _place_in(code: CodeType, line: int) -> str:
 def place_of(function: Any) -> str:
     """File, line and name of a function of verl, below its decorators."""
     code = _decorated(function).__code__
-    return _place_in(code, code.co_firstlineno)
+    return place_in(code, code.co_firstlineno)
 
 
 def raised_in(error: BaseException) -> str:
     """The innermost line of verl that raised an exception and whose function got what it asks for, "" if verl
-    is not concerned. A function with an argument of another type than it declares, or with arguments for
-    which its definition has no value, is not blamed for what it raises, but its caller."""
+    is not concerned. A function with an argument of another type than it declares, with arguments for which
+    its definition has no value, or that refuses its arguments itself, is not blamed for what it raises, but
+    its caller."""
     frames = [
         (frame, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if "/verl/" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("<")
     ]
-    fitting = [place for place, (frame, _) in enumerate(frames) if _got_what_it_needs(frame)]
-    # What is called by a function with wrong arguments got them from it.
-    outer = next((place for place in range(len(frames)) if place not in fitting), len(frames))
     if not frames:
         return ""
+    # A variable without a value was lost in the function that reads it.
+    outer = len(frames)
+    if not isinstance(error, NameError):
+        # What is called by a function with wrong arguments got them from it.
+        outer = next((at for at, (frame, _) in enumerate(frames) if not _got_what_it_needs(frame)), outer)
+        if outer == len(frames) > 1 and _refuses_arguments(*frames[-1]):
+            outer -= 1
     frame, line = frames[max(outer - 1, 0)]
-    return _place_in(frame.f_code, line)
+    return place_in(frame.f_code, line)
+
+
+def _refuses_arguments(frame: FrameType, line: int) -> bool:
+    """Whether a line of a function is an assertion about its parameters only."""
+    try:
+        lines, first = inspect.getsourcelines(frame.f_code)
+        function = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    except (OSError, SyntaxError):
+        return False
+    assertions = [one for one in ast.walk(function) if isinstance(one, ast.Assert)]
+    tested = [
+        {part.id for part in ast.walk(one.test) if isinstance(part, ast.Name)}
+        for one in assertions
+        if one.lineno <= line - first + 1 <= (one.end_lineno or one.lineno)
+    ]
+    return bool(tested) and tested[0] - vars(builtins).keys() <= {*_parameters(frame.f_code)}
 
 
 def _got_what_it_needs(frame: FrameType) -> bool:
     code = frame.f_code
     given = {name: frame.f_locals[name] for name in _parameters(code) if name in frame.f_locals}
-    function = frame.f_globals.get(code.co_name)
+    owner = type(given["self"]) if "self" in given else given.get("cls")
+    function = getattr(owner, code.co_name, None) if owner else frame.f_globals.get(code.co_name)
     declared = inspect.signature(function).parameters if callable(function) else {}
-    if any(
-        _is_tensor_type(declared[name].annotation) and not (_is_tensor(one) or one is declared[name].default)
+    if not all(
+        _is_of_type(one, declared[name].annotation) or one is declared[name].default
         for name, one in given.items()
         if name in declared
     ):
@@ -457,9 +512,17 @@ def _parameters(code: CodeType) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
-def _is_tensor_type(declared: object) -> bool:
+def _is_of_type(value: object, declared: object) -> bool:
+    """Whether a value can be one of a declared type: tensors, batches, numbers, and mappings of tensors."""
     name = declared if isinstance(declared, str) else getattr(declared, "__name__", "")
-    return name.rpartition(".")[2] in {"Tensor", "FloatTensor", "TensorDict"}
+    name = name.rpartition(".")[2]
+    if isinstance(value, dict):
+        return all(part is not None for part in value.values()) or "Tensor" not in str(declared)
+    if name in {"Tensor", "FloatTensor", "TensorDict"}:
+        return _is_tensor(value)
+    if name == "DataProto":
+        return hasattr(value, "batch")
+    return name not in {"int", "float", "str", "bool"} or not _is_tensor(value)
 
 
 def _is_tensor(value: object) -> bool:

@@ -94,6 +94,7 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         "weights:icepop": "_parse_rollout_is_threshold" in correction,
         "weights:normalised": "rollout_is_batch_normalize"
         in _parameters(correction.get("compute_rollout_correction_weights")),
+        "weights:sequences": _compares_with_zero(correction.get("compute_rollout_correction_weights")),
         REJECTION_LEVELS: "rollout_rs_threshold_lower"
         in _parameters(correction.get("compute_rollout_rejection_mask")),
         REJECTION_VETO: "rollout_token_veto_threshold"
@@ -229,8 +230,8 @@ def _loops(function: Function | None) -> bool:
     return function is not None and any(isinstance(node, ast.While) for node in ast.walk(function))
 
 
-def _compares_with_zero(aggregate: Function) -> bool:
+def _compares_with_zero(function: Function | None) -> bool:
     """Whether sequences without tokens are recognised, by comparing their lengths with zero."""
-    return any(
-        isinstance(node, ast.Compare) and ast.unparse(node).endswith(" > 0") for node in ast.walk(aggregate)
+    return function is not None and any(
+        isinstance(node, ast.Compare) and ast.unparse(node).endswith(" > 0") for node in ast.walk(function)
     )

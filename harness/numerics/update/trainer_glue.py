@@ -214,6 +214,15 @@ class QueueTrainer:
             self._run("_compute_old_log_prob")
             return fields["old_log_probs"], fields["entropy"]
 
+    def bypassed(self, tensors: Tensors) -> Any:
+        """The old log-probabilities, nested, with the configuration of the last step, which says that they
+        are those of the rollout; no worker may compute them."""
+        given = {name: one for name, one in tensors.items() if name != "old_log_probs"}
+        self.queue.fields = {}
+        with self._step(given) as fields, _without_policy(self.trainer):
+            self._run("_compute_old_log_prob")
+            return fields["old_log_probs"]
+
     def reference_log_probs(self, tokens: Tensors) -> Any:
         """Log-probabilities of the reference policy, nested."""
         with self._step(tokens) as fields, _without_policy(self.trainer):

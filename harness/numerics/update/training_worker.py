@@ -98,7 +98,12 @@ class EngineInWorker(EngineActor):
         ):
             self.blame(trainer_method(self.nested, method))
         utilities.assign_non_tensor(data, disable_auto_offload=True)
+        if self.trainer is not None and utilities.get(data, "no_lora_adapter", False):
+            self.blame(trainer_method(self.nested, method))
+        asked = bool(utilities.get(data, "calculate_entropy", False))
         output = self.worker.infer_batch(with_whole_masks(data))
+        if asked and utilities.get(output, "entropy") is None:
+            self.blame(type(self.engine).prepare_model_outputs)
         for name in ("log_probs", "entropy"):
             found = utilities.get(output, name)
             if found is not None:

@@ -265,6 +265,12 @@ class _Comparison:
         """Compare what the trainer stored for the update with what its functions returned."""
         self._equal("stored advantages", advantages)
         self._equal("stored response_mask", self.inputs.response_mask)
+        if self.case.kl_in_reward:
+            rewards = self.record.find("token_level_rewards")
+            self._equal("stored token_level_rewards", np.zeros(0) if rewards is None else rewards)
+        attended = self.inputs.attended
+        self._equal("bypass correction", np.array(0))
+        self._equal("bypass old_log_probs", self.inputs.rollout_log_probs, valid=attended)
         if self.case.weights:
             kept, sure = STORED_REJECTION.kept(self.inputs)
             self._equal("kept stored", kept, valid=sure)

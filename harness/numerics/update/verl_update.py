@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
@@ -18,13 +18,14 @@ import numpy as np
 from harness.numerics.actor.verl_workers import EngineActor, LegacyActor, actor_class
 from harness.numerics.loss.candidate import is_own_call
 from harness.numerics.loss.loss_measurements import UNCALLABLE
+from harness.numerics.loss.returned_values import returned_without_key
 from harness.numerics.loss.trainer_functions import (
     ENGINE_WORKER,
     LEGACY_WORKER,
     advantage_step,
     has_module,
 )
-from harness.numerics.loss.verl_helpers import place_of, raised_in, watched_helpers
+from harness.numerics.loss.verl_helpers import place_in, place_of, raised_in, watched_helpers
 from harness.numerics.update.rank_batches import RANK_ROWS, micro_batches_of_ranks
 from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, WEIGHTINGS, Rejection
 from harness.numerics.update.replaced import replaced
@@ -46,7 +47,7 @@ from harness.numerics.update.update_record import BEFORE, HELPER, RAISED, STEP, 
 
 LONGEST_ERROR = 300
 ROLLOUT_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
-STORED = ("advantages", "rollout_is_weights", "response_mask")
+STORED = ("advantages", "rollout_is_weights", "response_mask", "token_level_rewards")
 """What a trainer with a transfer queue stores of its own step."""
 
 
@@ -81,7 +82,8 @@ def run_case(
     """Run a case with the worker class named `path`. An exception of verl becomes the error of the record."""
     recorder = Recorder()
     error = ""
-    try:
+
+    def run(recorder: Recorder) -> None:
         with ExitStack() as stack:
             worker = actor_class(path)
             modules = worker_modules(worker is LegacyActor)
@@ -89,10 +91,16 @@ def run_case(
                 stack.enter_context(fault.injected(torch, modules, replaced))
             stack.enter_context(watched_helpers(recorder.blame))
             _Run(case, draw(case), torch, device, path, recorder, modules).run()
+
+    try:
+        run(recorder)
     except Exception as raised:  # noqa: BLE001 - whatever verl raises is a verdict on it
         own = UNCALLABLE if is_own_call(raised) else ""
         error = own + " ".join(f"{type(raised).__name__}: {raised}".split())[:LONGEST_ERROR]
         recorder.places[RAISED] = raised_in(raised) or recorder.places.get(STEP, "")
+        lacking = returned_without_key(lambda: run(Recorder())) if isinstance(raised, KeyError) else None
+        if lacking is not None:
+            recorder.places[RAISED] = place_in(lacking, lacking.co_firstlineno)
     return UpdateRecord(
         case=case.name,
         path=path,
@@ -130,6 +138,7 @@ class _Run:
         optimizer = self.torch.optim.AdamW(model.parameters(), lr=case.update.lr)
         worker = worker_class(self.path)(model, optimizer, case, self.device.partition(":")[0])
         worker.note, worker.blame = recorder.note, recorder.blame
+        self._watch_input(worker, model)
         self._locate(worker)
         advantages, mask, weights = self._trainer_step(worker)
         tokens = {
@@ -169,6 +178,19 @@ class _Run:
             recorder.note("scheduler_steps", np.array(worker.scheduled, dtype=np.int64))
             recorder.note("nested", np.int64(worker.nested))
             recorder.note("trainer", np.int64(worker.trainer is not None))
+
+    def _watch_input(self, worker: Any, model: Any) -> None:
+        """Name what prepares the input of the model if this is not padded or packed: it may raise then."""
+        if isinstance(worker, LegacyInTrainer):
+            return
+        prepare = type(worker.engine).prepare_model_inputs
+
+        def before_forward(_module: Any, _args: Any, kwargs: Any) -> None:
+            tokens = kwargs.get("input_ids")
+            if tokens is None or tokens.is_nested or tokens.dim() != 2:
+                self.recorder.blame(prepare)
+
+        model.register_forward_pre_hook(before_forward, with_kwargs=True)
 
     @contextmanager
     def _graphs_are_noted(self, model: Any) -> Iterator[None]:
@@ -334,6 +356,7 @@ class _Run:
         if rejects:
             recorder.note("kept stored", padded(first["response_mask"]))
             recorder.at(module.PPOTrainer._compute_advantage, "kept stored")  # noqa: SLF001
+        self._note_bypass(trainer, tensors, uid, copy.deepcopy(controller))
         with (
             replaced(module, advantage_step().__name__, self._advantages),
             replaced(module, "compute_rollout_correction_and_add_to_batch", self._corrected),
@@ -344,6 +367,17 @@ class _Run:
                 recorder.note(f"stored {name}", padded(stored[name]))
         weights = stored.get("rollout_is_weights")
         return padded(stored["advantages"]), weights if weights is None else padded(weights)
+
+    def _note_bypass(self, trainer: QueueTrainer, tensors: dict[str, Any], uid: Any, controller: Any) -> None:
+        """Record the old log-probabilities that the trainer stores if it takes those of the rollout, and
+        whether it corrects them then."""
+        recorder, module = self.recorder, import_module(QUEUE_TRAINER)
+        recorder.at(module.PPOTrainer._compute_old_log_prob, "bypass")  # noqa: SLF001
+        recorder.at(module.PPOTrainer._compute_advantage, "bypass correction")  # noqa: SLF001
+        bypassing = {**self._correction(), "rollout_is": "token", "bypass_mode": True}
+        stored = trainer.advantages(tensors, uid, controller, bypassing)
+        recorder.note("bypass correction", np.int64("rollout_is_weights" in stored))
+        recorder.note("bypass old_log_probs", padded(trainer.bypassed(tensors)))
 
     def _advantages(self, data: Any, **given: Any) -> Any:
         """Run the trainer's function of advantages, and record what it gets and returns. given: the arguments
@@ -383,8 +417,7 @@ class _Run:
         recorder = self.recorder
         self._locate_correction(correction)
         for option in REJECTIONS if self.case.rejection else ():
-            # Releases refuse options that they do not have. An option that one refuses wrongly is missing.
-            with suppress(Exception):
+            with self._option_may_be_refused(f"kept {option.name}"):
                 rejected = self._rejected(correction, data, option)
                 recorder.note(f"kept {option.name}", rejected.batch["response_mask"])
         if self.case.rejection:
@@ -401,10 +434,18 @@ class _Run:
             batch = {name: data.batch[name].clone() for name in needed}
             batch["response_mask"][:, 0] = 1
             given = import_module("verl").DataProto.from_single_dict(batch)
-            # Releases refuse options that they do not have.
-            with suppress(Exception):
+            with self._option_may_be_refused(option.name):
                 found, _ = correction.compute_rollout_correction_and_add_to_batch(given, option.settings)
                 self.recorder.note(option.name, found.batch["rollout_is_weights"])
+
+    @contextmanager
+    def _option_may_be_refused(self, name: str) -> Iterator[None]:
+        """Releases refuse options that they do not have. An option that one refuses wrongly is missing, and
+        what refused it is named."""
+        try:
+            yield
+        except Exception as raised:  # noqa: BLE001 - see above
+            self.recorder.places[name] = raised_in(raised)
 
     def _corrected(self, data: Any, settings: Any) -> Any:
         """The batch after rollout correction, and metrics; records what is used of the batch."""
@@ -561,7 +602,7 @@ class _Run:
 
     def _note_policy_gradient(self, loss: Any, log_prob: Any) -> None:
         """Record the gradient of the policy loss alone. The graph is kept for verl."""
-        if getattr(loss, "requires_grad", False) and not log_prob.is_nested:
+        if getattr(loss, "requires_grad", False) and log_prob.requires_grad and not log_prob.is_nested:
             (gradient,) = self.torch.autograd.grad(loss, log_prob, retain_graph=True, allow_unused=True)
             if gradient is not None:
                 self.recorder.note("policy_gradient", padded(gradient))

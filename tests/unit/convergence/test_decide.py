@@ -304,6 +304,22 @@ def test_a_value_that_is_not_finite_never_passes(references, rng, make_curve, se
         assert series in decision.reasons[0] or "rollout and trainer disagree" in decision.reasons[0]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_run_that_the_rule_did_not_need_is_judged_if_it_is_there(references, rng, make_curve, value):
+    runs = [make_curve(rng) for _ in range(3)]
+    assert decide(references, runs).runs_used == 1
+    without = [*runs[:2], {name: line for name, line in runs[2].items() if name != "entropy"}]
+    rejected = decide(references, without)
+    runs[1]["grad_norm"][-1] = value
+
+    failed = decide(references, runs)
+
+    assert (failed.status, failed.decided_by) == (Status.FAIL, "gate")
+    assert failed.reasons[0].startswith(f"Run 2: grad_norm is {value} at step ")
+    assert rejected.status is Status.INCONCLUSIVE
+    assert rejected.reasons[0].startswith("Candidate run 3 has no complete series for entropy")
+
+
 def test_a_later_step_of_a_run_that_an_early_look_suspects_is_judged(references, rng, make_curve):
     suspected = make_curve(rng)
     suspected["grad_norm"] = [2 * value for value in suspected["grad_norm"]]

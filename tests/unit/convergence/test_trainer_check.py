@@ -152,6 +152,15 @@ def test_each_gate_has_its_own_remedy(tmp_path, values, look_at):
     assert look_at in judgement.remedies[0]
 
 
+@pytest.mark.parametrize("name", ["entropy", "grad_norm"])
+def test_a_run_without_a_series_that_shows_faults_is_inconclusive(tmp_path, name):
+    lacks = {one: values for one, values in series().items() if one != name}
+    _, judgement = judged(Cell(tmp_path, run_file(series=lacks)))
+
+    assert judgement.status is Status.INCONCLUSIVE
+    assert judgement.reasons[0].startswith(f"verl did not log {name} in every step")
+
+
 def test_a_hopeless_run_is_stopped_and_told_by_its_gate(tmp_path):
     broken = series(steps=5, grad_norm=[1.0, 1.0, 1.0, 1.0, "inf"])
     stopped = run_file(series=broken, complete=False, returncode=None, stopped="grad_norm is inf at step 5")

@@ -243,7 +243,8 @@ class PlainCandidate:
             rows = self.total(limited, -1) / np.maximum(self.total(mask, -1), 1)
             of_tokens = self.total(limited) / self.total(mask)
             by_token = case.settings["rollout_is"] == "token"
-            limited = limited / (of_tokens if by_token else self.total(rows) / self.dtype(len(rows)))
+            sequences = self.dtype(np.count_nonzero(mask.any(axis=1)))
+            limited = limited / (of_tokens if by_token else self.total(rows) / sequences)
         return limited, None
 
     def limit(self, case: LossCase, raw: Floats) -> Floats:

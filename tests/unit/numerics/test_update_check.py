@@ -91,10 +91,25 @@ def test_a_trainer_that_changes_what_its_functions_or_workers_return_is_named():
         first = judged(changed(queue, name, lambda values: values * 0)).wrong[0]
         assert first.quantity == name
         assert first.place.endswith("_compute_advantage")
+    of_sessions = RECORDS["0.9.1", "sessions"]
+    for change in (lambda values: values * 0, None):
+        first = judged(changed(of_sessions, "stored token_level_rewards", change)).wrong[0]
+        assert first.quantity == "stored token_level_rewards"
+        assert first.place.endswith("_compute_advantage")
     lost = judged(changed(queue, "stored advantages", None)).wrong[0]
     assert (lost.quantity, lost.detail) == ("stored advantages", "it was not computed")
     first = judged(changed(ENGINE, "log_prob", lambda values: np.roll(values, 1, axis=-1))).wrong[0]
     assert first.place.endswith("_compute_old_log_prob")
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("bypass old_log_probs", "_compute_old_log_prob"), ("bypass correction", "_compute_advantage")],
+)
+def test_a_trainer_that_bypasses_the_old_policy_takes_the_rollouts_log_probabilities(name, method):
+    first = judged(changed(DYNAMIC, name, lambda values: values + 1)).wrong[0]
+    assert first.quantity == name
+    assert first.place.endswith(method)
 
 
 @pytest.mark.parametrize(

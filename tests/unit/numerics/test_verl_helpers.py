@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from harness.numerics.loss import verl_helpers
+from harness.numerics.loss.returned_values import returned_without_key
 from harness.numerics.loss.verl_helpers import HELPERS, raised_in, watched_helpers
 
 
@@ -86,6 +87,42 @@ def test_a_call_that_the_definition_does_not_cover_says_nothing(modules):
     assert wrong == []
 
 
+def test_a_result_without_a_value_is_named(modules):
+    home, user = modules
+
+    def nothing(values, mask, axis=None):
+        return None
+
+    home.masked_sum = user.masked_sum = nothing
+    wrong = []
+    with watched_helpers(wrong.append):
+        user.masked_sum(VALUES, MASK)
+    assert wrong == [nothing]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="instructions have no positions")
+def test_the_function_is_named_that_returned_a_container_without_a_key(tmp_path):
+    (tmp_path / "verl").mkdir()
+    file = tmp_path / "verl" / "keys.py"
+    file.write_text(
+        "class Batch:\n    def __init__(self):\n        self.fields = {}\n"
+        "def prepare():\n    return 1, {'one': 1}\n"
+        "def advantages():\n    return Batch()\n"
+        "def outputs(given):\n    return given['two']\n"
+        "def step():\n    _, given = prepare()\n    return outputs(given)\n"
+        "def trains():\n    batch = advantages()\n    return batch.fields['advantages']\n"
+        "def own():\n    found = {}\n    return found['key']\n"
+    )
+    space = {"__name__": "verl.keys"}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+
+    assert returned_without_key(space["step"]).co_name == "prepare"
+    assert returned_without_key(space["trains"]).co_name == "advantages"
+    assert returned_without_key(space["own"]) is None
+    assert returned_without_key(space["prepare"]) is None
+    assert sys.getprofile() is None
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
@@ -153,18 +190,35 @@ def test_the_caller_is_named_if_a_function_gets_no_tensor_or_arguments_without_a
         "def typed(one: Tensor):\n    return one.shape\n"
         "def logprobs_from_logits(logits, labels):\n    raise RuntimeError('sizes')\n"
         "def calls_typed():\n    typed([1])\n"
+        "def number(one: int):\n    return one.item()\n"
+        "def calls_with_a_number(one):\n    number(TENSOR)\n"
+        "def made(parts: 'dict[str, Tensor]'):\n    return [one.shape for one in parts.values()]\n"
+        "def calls_with_none():\n    made({'one': None})\n"
+        "def asserts(parts):\n    assert len(parts) > 0, 'nothing'\n"
+        "def calls_asserting():\n    asserts([])\n"
+        "def inner_assertion():\n    own = 0\n    assert own, 'nothing'\n"
+        "def asserts_its_own():\n    inner_assertion()\n"
+        "def unbound(one: Tensor):\n    return lost\n"
+        "def calls_unbound():\n    unbound([1])\n"
         "def calls_defined(labels):\n    logprobs_from_logits(NUMBERS, labels)\n"
     )
     source = (tmp_path / "verl" / "called.py").read_text()
     numbers = np.zeros((2, 3))
-    space = {"__name__": verl_helpers.FUNCTIONAL, "NUMBERS": numbers}
+    tensor = types.SimpleNamespace(requires_grad=False)
+    space = {"__name__": verl_helpers.FUNCTIONAL, "NUMBERS": numbers, "TENSOR": tensor}
     exec(compile(source, str(tmp_path / "verl" / "called.py"), "exec"), space)
 
     def place(name, *arguments):
-        with pytest.raises((AttributeError, RuntimeError)) as raised:
+        with pytest.raises((AttributeError, RuntimeError, AssertionError, NameError)) as raised:
             space[name](*arguments)
         return raised_in(raised.value).rpartition(" ")[2]
 
     assert place("calls_typed") == "calls_typed"
+    assert place("calls_with_a_number", 3) == "calls_with_a_number"
+    assert place("calls_with_none") == "calls_with_none"
+    assert place("asserts", []) == "asserts"
+    assert place("calls_asserting") == "calls_asserting"
+    assert place("asserts_its_own") == "inner_assertion"
+    assert place("calls_unbound") == "unbound"
     assert place("calls_defined", np.zeros((3, 2), dtype=int)) == "calls_defined"
     assert place("calls_defined", np.zeros(2, dtype=int)) == "logprobs_from_logits"

@@ -175,3 +175,11 @@ def weights(build: CaseBuilder) -> Iterator[LossCase]:
                 {"rollout_is": level, **bounds},
                 requires=(needs,),
             )
+        if level == "sequence":
+            yield build.case(
+                "weights/normalised/sequences-without-tokens",
+                arrays,
+                "",
+                {"rollout_is": level, "upper": 2.0, "normalised": True},
+                requires=("weights:normalised", "weights:sequences"),
+            )
