@@ -33,8 +33,9 @@ NEEDLES = (
     *(f"ERR{module:02}{kind}" for module in range(5) for kind in ("00", "01", "10", "20", "30")),
     "_Error_",
 )
-#: CANN's codes for an inner error, such as EZ9999, end like this: other codes on the line tell more.
-UNSPECIFIC = "9999"
+#: CANN's codes for an inner error, such as EZ9999, end like this: other codes tell more. So they do where
+#: torch_npu only reports that a call of ACL, HCCL or the graph engine failed.
+UNSPECIFIC = ("9999", *(f"err{module:02}{kind}" for module in range(4) for kind in ("100", "200", "300")))
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 _ACL = re.compile(

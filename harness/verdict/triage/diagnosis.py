@@ -358,7 +358,10 @@ def diagnose(
         # If there are several causes, the exception of the last process that died is the most likely one.
         key=lambda finding: (*finding.order[:2], finding.id != last_id, finding.line),
     )
-    findings = [finding for finding in findings if not (finding.mild and finding.survived)]
+    # What a program does not consider an error ended no job, if it went on or its end was shown before.
+    ending = _ending(found)
+    harmless = found.lines if ending.kind == "finished" else found.progress
+    findings = [finding for finding in findings if not (finding.mild and finding.line <= harmless)]
     findings += _metric_findings(found, catalogue, compared or ComparedRuns())
     findings += _standstill(found)
     if all(finding.survived for finding in findings):
@@ -368,23 +371,42 @@ def diagnose(
         lines=found.lines,
         size=found.size,
         notes=_notes(found, findings, finder.surfaces.note),
-        ending=_ending(found),
+        ending=ending,
         versions=shown,
     )
 
 
 def _explained(found: Scan) -> dict[int, Match | None]:
-    """id() of each failure -> the signature match in its traceback, or None."""
-    by_process: dict[str, list[Match]] = {}
-    for match in found.matches:
-        by_process.setdefault(match.process, []).append(match)
+    """id() of each failure -> the signature match in its traceback, or None.
+
+    Matches on lines of source in a traceback become symptoms: its exception is nearer to the cause than a
+    line which raises whatever exception it was given.
+    """
+    by_process: dict[str, list[int]] = {}
+    for index, match in enumerate(found.matches):
+        by_process.setdefault(match.process, []).append(index)
     explained: dict[int, Match | None] = {}
     for failure in found.failures:
-        matches = by_process.get(failure.process, [])
-        index = bisect_left(matches, failure.first, key=lambda match: match.line)
-        inside = index < len(matches) and matches[index].line <= failure.line + _continuation(failure)
-        explained[id(failure)] = matches[index] if inside else None
+        indices = by_process.get(failure.process, [])
+        first = bisect_left(indices, failure.first, key=lambda index: found.matches[index].line)
+        explained[id(failure)] = None
+        for index in indices[first:]:
+            match = found.matches[index]
+            if match.line > failure.line + _continuation(failure):
+                break
+            if not _is_source(match, failure):
+                explained[id(failure)] = match
+                break
+            as_symptom = match.signature.model_copy(update={"role": "symptom"})
+            found.matches[index] = replace(match, signature=as_symptom)
     return explained
+
+
+def _is_source(match: Match, failure: LoggedFailure) -> bool:
+    """Whether a match is on a line of source in a traceback that ends with another message."""
+    if not failure.message or failure.type == UNFINISHED or match.signature.regex.search(failure.text):
+        return False
+    return any(frame.code and match.text.strip() == frame.code for frame in failure.frames)
 
 
 def _continuation(failure: LoggedFailure) -> int:

@@ -255,7 +255,8 @@ class _Scanner:
         self._dropped: set[str] = set()
         self._seen: set[tuple[str, int]] = set()
         self._last = b""
-        #: The first and last lines of tracebacks of exceptions that Python ignored, in destructors.
+        #: The first and last lines of tracebacks of exceptions that Python ignored, in destructors, and the
+        #: lines before that say so.
         self._ignored: set[int] = set()
 
     def feed(self, data: bytes, repeated: int = 0) -> None:
@@ -360,7 +361,7 @@ class _Scanner:
         if (signatures or others - PROGRESS) and self._is_cited(data, hits[0].position, last, line):
             return exhausted
         if HEAD in others and follows_ignored(data, first):
-            self._ignored.add(self._line)
+            self._ignored |= {self._line - 1, self._line}
         if signatures and follows_warning(data, first):
             line = replace(line, level="WARNING")
         lines = (line, *(replace(line, body=text) for text in line.rest))

@@ -237,3 +237,28 @@ def test_what_the_working_job_has_said_before_is_not_unclear():
     other = triage_text(f"{log}{last}bucket of nobody\n".encode(), surfaces=NO_RELEASES)
     assert other.ending.kind == "unclear"
     assert other.ending.line == len(WORKED) + 4
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (
+            "Exception ignored in: <function AsyncLLM.__del__ at 0xffff>\n"
+            "Traceback (most recent call last):\n"
+            '  File "/x/vllm/v1/engine/async_llm.py", line 265, in __del__\n'
+            "    self.shutdown()\n"
+            "TypeError: 'NoneType' object is not callable"
+        ),
+        "(raylet) [2026-11-20 08:00:01,000 I 1 1] raylet.cc:100: Raylet received SIGTERM, shutting down...",
+        "[W1120 08:00:01.1 NPUStream.cpp:8] Warning: NPU warning, error code is 107003[Error]: ",
+    ],
+)
+def test_what_is_no_error_to_its_program_ends_no_job_that_has_ended(lines):
+    step = "step:{0} - training/global_step:{0} - actor/pg_loss:0.01 - actor/grad_norm:0.2\n"
+    log = "".join(step.format(number) for number in range(1, 9))
+    bar = "Training Progress: {} [10:00<00:00, 75.0s/it]\n"
+    done = triage_text(f"{log}{bar.format('100%|####| 8/8')}{lines}\n".encode())
+    assert done.is_clean
+    assert not done.findings
+    error = b"RuntimeError: batch of 17 is odd\n"
+    assert not triage_text(f"{log}{bar.format('100%|####| 8/8')}".encode() + error).is_clean

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from harness.errors import InputError
 from harness.verdict.triage.catalogue import catalogue_with, load_catalogue, shipped_catalogue
+from harness.verdict.triage.code_tables import acl_table, cann_table
 from harness.verdict.triage.diagnosis import cluster, triage, triage_file, triage_text
 from harness.verdict.triage.literal_search import NeedleFinder
 from harness.verdict.triage.log_blocks import BLOCK_BYTES as CHUNK_BYTES
@@ -414,3 +415,38 @@ def test_a_message_of_several_lines_after_a_cut_traceback_is_read_to_its_end():
     root = triage_text(TRITON.encode()).root
     assert "raise" not in root.text
     assert "bishengir-compile: the input is not known" in root.text
+
+
+#: Words of a cause that its text does not prove.
+GUESSES = re.compile(
+    r"\b(?:most often|usually|often|probably|perhaps|likely|might|for example|one known reason)\b"
+)
+
+
+def test_a_cause_says_only_what_its_text_proves():
+    said = {one.id: one.cause for one in CATALOGUE.signatures if one.role == "cause"}
+    said |= {
+        place.id: place.cause
+        for one in CATALOGUE.signatures
+        for place in (*one.places, *one.installed)
+        if getattr(place, "role", "cause") == "cause"
+    }
+    tables = (acl_table(), cann_table())
+    said |= {group.name: group.cause for table in tables for group in table.groups if group.role == "cause"}
+    guesses = [f"{name}: {cause}" for name, cause in said.items() if GUESSES.search(cause)]
+    assert not guesses, "make these symptoms, or leave the guess to the remedy"
+
+
+RAISED_AGAIN = """\
+Traceback (most recent call last):
+  File "/opt/lib/python3.10/site-packages/torch/_dynamo/eval_frame.py", line 749, in compile_wrapper
+    raise e.remove_dynamo_frames() from None
+{message}
+"""
+
+
+def test_a_line_of_source_that_raises_another_exception_is_no_cause():
+    found = triage_text(RAISED_AGAIN.format(message="RuntimeError: batch of 17 is odd").encode())
+    assert not found.known
+    assert found.root.text == "RuntimeError: batch of 17 is odd"
+    assert triage_text(RAISED_AGAIN.format(message="").encode()).root.id == "compile-inductor"

@@ -10,12 +10,18 @@ from harness.verdict.triage.catalogue import Signature
 from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.derived_cause import CauseFinder
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
-from harness.verdict.triage.derived.message_causes import is_missing_key, is_missing_module
+from harness.verdict.triage.derived.memory_figures import memory_cause
+from harness.verdict.triage.derived.message_causes import is_missing_key, is_missing_module, is_old_library
+from harness.verdict.triage.derived.stated_numbers import divided_numbers, numpy_sizes
 from harness.verdict.triage.stack_trace import Frame
 
-#: The area of derived causes, of those about settings (refused by a package, or missing), and about what is
-#: installed.
-AREA, SETTINGS, LIBRARIES = "derived", "config", "libraries"
+#: The area of derived causes, of those about settings (refused by a package, or missing), about what is
+#: installed, and about the memory of a card.
+AREA, SETTINGS, LIBRARIES, RUNTIME = "derived", "config", "libraries", "runtime"
+#: The signature of a card whose memory is used up, of which the figures in the message tell more.
+OUT_OF_MEMORY = "npu-oom"
+#: And that of a package that was built for another numpy.
+OTHER_NUMPY = "numpy-c-api"
 #: Signatures of these areas are about packages that do not go together, which a proven cause tells better.
 ABOUT_PACKAGES = frozenset({"skew", "libraries"})
 #: Those of this area say of a text that its packages are of different stacks, without knowing their releases.
@@ -35,6 +41,9 @@ def derive(
 
     survived: the job went on after it, so nothing is looked up for it.
     """
+    stated = _stated(text, known)
+    if stated:
+        return stated
     use = finder.use(text, tuple(frames))
     if use is None and known is None:
         return None if survived else _raised(finder, text, frames)
@@ -44,10 +53,25 @@ def derive(
     if cause is None or (known and not _is_better(cause, known, use)):
         return None
     found = _signature(use, cause, text)
-    if known and is_missing_key(use) and not use.stack:
-        # Without a traceback it is the same finding, only with the name of the key.
+    if known and ((is_missing_key(use) and not use.stack) or is_old_library(use)):
+        # It is the same finding, only with the name of the key, or of the library and its version.
         found = found.model_copy(update={"id": known.id})
     return found, cause
+
+
+def _stated(text: str, known: Signature | None) -> tuple[Signature, DerivedCause] | None:
+    """What the figures in a message prove, if `known` does not tell more."""
+    memory = memory_cause(text) if known is None or known.id == OUT_OF_MEMORY else None
+    if memory:
+        name = known.id if known else OUT_OF_MEMORY.replace("npu", "device")
+        return _signature_of(RUNTIME, (name,), memory, text), memory
+    sizes = numpy_sizes(text) if known and known.id == OTHER_NUMPY else None
+    if sizes:
+        return _signature_of(LIBRARIES, (OTHER_NUMPY,), sizes, text), sizes
+    numbers = divided_numbers(text) if known is None or known.role == "symptom" else None
+    if numbers:
+        return _signature_of(SETTINGS, ("not divisible",), numbers, text), numbers
+    return None
 
 
 def as_symptom(signature: Signature, cause: DerivedCause) -> tuple[Signature, DerivedCause]:
@@ -86,7 +110,8 @@ def _is_better(cause: DerivedCause, known: Signature, use: FailedUse) -> bool:
 
 def _signature(use: FailedUse, cause: DerivedCause, text: str) -> Signature:
     area = SETTINGS if is_missing_key(use) or use.expected is Expected.CONFIG_NODE else AREA
-    area = LIBRARIES if use.expected is Expected.METADATA or is_missing_module(use) else area
+    is_installed = use.expected is Expected.METADATA or is_missing_module(use) or is_old_library(use)
+    area = LIBRARIES if is_installed else area
     return _signature_of(area, (use.expected.value, *use.owner.split(".")[-2:], *use.names), cause, text)
 
 

@@ -8,6 +8,9 @@ from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.package_names import package_of_file, package_of_import
 
+#: Versions of the libraries of C and C++, as the dynamic linker names them.
+LIBRARY_OF_C = re.compile(r"(?:GLIBC|GLIBCXX|CXXABI)_\d")
+
 
 def told_by_message(use: FailedUse) -> DerivedCause | None:
     """The cause that the message states; None if it states none."""
@@ -19,6 +22,8 @@ def told_by_message(use: FailedUse) -> DerivedCause | None:
         return _missing_key(use)
     if use.expected is Expected.CONFIG_NODE:
         return _no_container(use)
+    if is_old_library(use):
+        return _old_library(use)
     return _not_installed(use) if is_missing_module(use) else None
 
 
@@ -26,6 +31,33 @@ def is_missing_module(use: FailedUse) -> bool:
     """Whether Python has found nothing of a top-level module."""
     is_top_level = "." not in use.owner and not use.names and not use.is_shadowed
     return use.expected is Expected.MODULE and is_top_level
+
+
+def is_old_library(use: FailedUse) -> bool:
+    """Whether the dynamic linker has found a library of C or C++ that lacks a version."""
+    return use.expected is Expected.LIBRARY_VERSION and bool(LIBRARY_OF_C.match("".join(use.names[:1])))
+
+
+def _old_library(use: FailedUse) -> DerivedCause:
+    """Versions of these libraries only grow: one that lacks a version is older than it."""
+    name, library = use.names[0], use.owner
+    is_c = name.startswith("GLIBC_")
+    return DerivedCause(
+        degree=Degree.PROVEN,
+        sentence=(
+            f"the loaded {'glibc' if is_c else 'libstdc++'} ({library}) does not have {name}: it is older "
+            "than the one that the library which needs it was built with"
+        ),
+        proof=("message of the dynamic linker",),
+        packages=(),
+        remedy=(
+            "use a newer system (CANN images with Ubuntu 22.04 or later), or a build of the package for this "
+            "one"
+            if is_c
+            else "put the folder of a newer libstdc++, for example that of the conda environment, first in "
+            "LD_LIBRARY_PATH, or use a CANN image with Ubuntu 22.04 or later"
+        ),
+    )
 
 
 def _compared(use: FailedUse) -> DerivedCause:
