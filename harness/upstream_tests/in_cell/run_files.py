@@ -282,7 +282,7 @@ def _run_in_child(work: FilesToRun, one: RunningFile, log: Path) -> None:
         # If the supervising process is killed, its files must not go on.
         ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
         _redirect_output(log)
-        _set_up_process(work, one.folder)
+        _set_up_process(work, one)
         import pytest
 
         plugin = RecordPlugin(
@@ -309,7 +309,8 @@ def _redirect_output(log: Path) -> None:
     faulthandler.enable(file=2)
 
 
-def _set_up_process(work: FilesToRun, folder: Path) -> None:
+def _set_up_process(work: FilesToRun, one: RunningFile) -> None:
+    folder = one.folder
     os.environ.update(work.env)
     # Tests start `python`, `torchrun` and `pytest` by name.
     programs = str(Path(sys.executable).parent)
@@ -319,7 +320,8 @@ def _set_up_process(work: FilesToRun, folder: Path) -> None:
     paths = [str(folder / entry) for entry in work.python_path]
     sys.path[:0] = paths
     later = [work.requirements] if work.requirements else []
-    sys.path += later
+    # Some upstreams run their files as programs, which import modules beside them. Last, it hides nothing.
+    sys.path += [*later, str((folder / one.file.path).parent)]
     inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *inherited, *later])
     random.seed(0)

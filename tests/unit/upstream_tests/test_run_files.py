@@ -139,6 +139,20 @@ def test_a_crash_is_the_failure_of_one_test_and_the_others_go_on(tmp_path: Path)
     assert "No module named 'absent_'" in broken["uncollected"]
 
 
+def test_modules_beside_a_file_are_found_also_in_a_package_and_hide_none(tmp_path: Path) -> None:
+    program = (
+        "import json\nfrom neighbour import VALUE\n\n\ndef test_it():\n    assert VALUE == 4 and json.dumps\n"
+    )
+    files = {
+        "suite/parts/__init__.py": "",
+        "suite/parts/neighbour.py": "VALUE = 4\n",
+        "suite/parts/json.py": "",
+        "suite/parts/test_parts.py": program,
+    }
+    results = run_files(tmp_path, files, FileLimits(test_s=30, file_s=120))
+    assert ends(results["test_parts"]) == {"test_it": "passed"}
+
+
 def test_a_hang_is_ended_with_all_its_processes_and_named_with_its_stack(tmp_path: Path) -> None:
     result = run_files(tmp_path, {"suite/test_hangs.py": HANGS}, FileLimits(test_s=8, file_s=120))[
         "test_hangs"
