@@ -11,6 +11,7 @@ import ast
 import builtins
 import functools
 import inspect
+import re
 import sys
 import textwrap
 import traceback
@@ -27,6 +28,9 @@ from numpy.typing import NDArray
 from harness.numerics.loss.trainer_functions import has_module
 
 ROUGH = 1e-4
+REPORTS = re.compile(r"/verl/(utils/debug/|utils/metric/|trainer/ppo/metric_utils)")
+"""Files of verl that compute nothing but metrics."""
+
 STEP, ROUGH_SLOPE = 1e-5, 1e-2
 """Of differences that approximate a gradient: the step, and the relative error that says nothing."""
 Arguments = Mapping[str, Any]
@@ -53,25 +57,33 @@ class Helper:
     seen: Callable[[Any], NDArray[Any]] = array
 
 
+def _mask(mask: Any) -> NDArray[Any]:
+    """A mask as numbers; ValueError if it is none."""
+    found = np.asarray(array(mask) * 1.0)
+    if not np.isin(found, (0.0, 1.0)).all():
+        raise ValueError("a mask has zeros and ones only")
+    return found
+
+
 def _masked_sum(given: Arguments) -> list[NDArray[Any]]:
-    mask = array(given["mask"]) * 1.0
+    mask = _mask(given["mask"])
     return [np.where(mask != 0, array(given["values"]), 0.0).__mul__(mask).sum(axis=given.get("axis"))]
 
 
 def _masked_mean(given: Arguments) -> list[NDArray[Any]]:
-    return [_masked_sum(given)[0] / ((array(given["mask"]) * 1.0).sum(axis=given.get("axis")) + 1e-8)]
+    return [_masked_sum(given)[0] / (_mask(given["mask"]).sum(axis=given.get("axis")) + 1e-8)]
 
 
 def _mean_of_processes(given: Arguments) -> list[NDArray[Any]]:
     """The mean over all processes, where there is one."""
-    values, mask = array(given["local_tensor"]), array(given["local_mask"]) * 1.0
+    values, mask = array(given["local_tensor"]), _mask(given["local_mask"])
     if values.shape != mask.shape:
         raise ValueError("each value has its own mask")
     return [(values * mask).sum() / (mask.sum() + 1e-8)]
 
 
 def _aggregated(given: Arguments) -> list[NDArray[Any]]:
-    mask, mode = array(given["loss_mask"]) * 1.0, given["loss_agg_mode"]
+    mask, mode = _mask(given["loss_mask"]), given["loss_agg_mode"]
     losses = np.where(mask != 0, array(given["loss_mat"]), 0.0)
     dp_size = given.get("dp_size") or 1
     rows, tokens = losses.sum(axis=1), mask.sum(axis=1)
@@ -123,6 +135,11 @@ def _scaled(given: Arguments) -> list[NDArray[Any]]:
     return [array(given["logits"]) / temperature.reshape(-1, *(1,) * (given["logits"].dim() - 1))]
 
 
+def _is_one(given: Arguments) -> list[NDArray[Any]]:
+    temperature = given["temperature"]
+    return [np.asarray(not _is_tensor(temperature) and float(temperature) == 1.0)]
+
+
 def _entropies(given: Arguments) -> list[NDArray[Any]]:
     found = _log_softmax(array(given["logits"]))
     return [-(np.exp(found) * found).sum(axis=-1)]
@@ -142,7 +159,7 @@ def _advantages(given: Arguments) -> list[NDArray[Any]]:
 
 
 def _weights(given: Arguments) -> list[NDArray[Any]]:
-    mask, ratio = array(given["response_mask"]) * 1.0, array(given["log_ratio"])
+    mask, ratio = _mask(given["response_mask"]), array(given["log_ratio"])
     *lower, upper = str(given["rollout_is_threshold"]).split("_")
     of_tokens = given["rollout_is"] == "token"
     if not of_tokens:
@@ -282,6 +299,7 @@ HELPERS = (
     Helper(module=FUNCTIONAL, name="entropy_from_logits", defined=_entropies),
     Helper(module=FUNCTIONAL, name="expand_as_nested", defined=_repeated, seen=_nested),
     Helper(module=FSDP_ENGINE, name="_scale_logits_by_temperature", defined=_scaled),
+    Helper(module=FSDP_ENGINE, name="_is_scalar_unit_temperature", defined=_is_one),
     Helper(module=CORE, name="agg_loss", defined=_aggregated),
     Helper(module=CORE, name="kl_penalty_forward", defined=_divergence),
     Helper(module=CORE, name="kl_penalty", defined=_divergence),
@@ -455,7 +473,10 @@ def raised_in(error: BaseException) -> str:
     frames = [
         (frame, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if "/verl/" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("<")
+        if "/verl/" in frame.f_code.co_filename
+        and not frame.f_code.co_name.startswith("<")
+        # What only reports gets its arguments from the functions that compute.
+        and not REPORTS.search(frame.f_code.co_filename)
     ]
     if not frames:
         return ""

@@ -308,7 +308,7 @@ class _Comparison:
                 return None
             gradients.append((gradient, rows))
         if problem:
-            self._report("input_ids", step, len(batches), problem)
+            self._report("input_ids", step, len(batches), problem, blamed="micro-batches")
             return None
         if self.record.find("parameter head", step) is None:
             self._report("parameter", step, BEFORE, "the optimizer made no step")
@@ -353,7 +353,7 @@ class _Comparison:
         self._could_be_joined(step, rows, batches)
         if len(batches) < others:
             detail = f"there are {len(batches)} micro-batches, and another rank would wait for its {others}"
-            self._report("input_ids", step, len(batches), detail)
+            self._report("input_ids", step, len(batches), detail, blamed="micro-batches")
         return batches, ""
 
     @property
@@ -371,7 +371,7 @@ class _Comparison:
         shortest = sum(sorted(int(lengths[one].sum()) for one in batches)[:2])
         if len(batches) > needed and shortest <= self.case.max_tokens:
             detail = f"there are {len(batches)} micro-batches, and {needed} are enough"
-            self._report("input_ids", step, len(batches), detail)
+            self._report("input_ids", step, len(batches), detail, blamed="micro-batches")
 
     def _rows_in(self, ids: NDArray[Any], left: set[int]) -> list[int]:
         """The rows of which a micro-batch consists, in their order; empty if it has other tokens."""
@@ -544,8 +544,9 @@ class _Comparison:
         self._report(name, step, micro, detail)
         return values if np.isfinite(values).all() else None
 
-    def _report(self, name: str, step: int, micro: int, detail: str) -> None:
-        blamed = "loss" if detail == MISSING and name in TERMS else name
+    def _report(self, name: str, step: int, micro: int, detail: str, blamed: str = "") -> None:
+        """Add a wrong quantity. blamed: another one with the function that is to be named."""
+        blamed = blamed or ("loss" if detail == MISSING and name in TERMS else name)
         if (
             name.startswith("gradient")
             and step > 0

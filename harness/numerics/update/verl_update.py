@@ -494,6 +494,8 @@ class _Run:
     def _locate(self, worker: Any) -> None:
         """The functions of the worker that compute what is recorded around them."""
         recorder, modules = self.recorder, self.modules
+        balancing: Any = import_module("verl.utils.seqlen_balancing")
+        recorder.at(balancing.rearrange_micro_batches, "ranks", "micro-batches")
         if isinstance(worker, LegacyInTrainer):
             actor = type(worker.actor)
             inferred = ("log_prob", "reference_log_prob", "entropy")
@@ -521,8 +523,6 @@ class _Run:
         recorder.at(engine.prepare_model_inputs, "model_input", "inference_cache", "training_cache")
         recorder.at(engine.forward_backward_batch, "backward")
         recorder.at(engine.train_mode, "training_mode")
-        balancing: Any = import_module("verl.utils.seqlen_balancing")
-        recorder.at(balancing.rearrange_micro_batches, "ranks")
         losses: Any = modules[0]
         recorder.at(losses.ppo_loss, "loss", "arguments")
         recorder.at(engine.prepare_model_outputs, "logits_gradient")

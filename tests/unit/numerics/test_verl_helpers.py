@@ -152,6 +152,42 @@ def test_definitions(name, arguments, expected):
     assert float(np.squeeze(helper.defined(arguments)[0])) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("name", ["masked_sum", "masked_mean", "agg_loss"])
+def test_a_definition_has_no_value_for_a_mask_that_is_none(name):
+    helper = next(one for one in HELPERS if one.name == name)
+    arguments = {"values": VALUES, "loss_mat": VALUES, "loss_agg_mode": "token-mean"}
+    for mask, fails in ((MASK, False), (VALUES, True)):
+        given = {**arguments, "mask": mask, "loss_mask": mask}
+        if fails:
+            with pytest.raises(ValueError, match="a mask has"):
+                helper.defined(given)
+        else:
+            assert helper.defined(given)[0].size == 1
+
+
+def test_weights_between_two_bounds_and_the_temperature_of_one():
+    weights = next(one for one in HELPERS if one.name == "compute_rollout_correction_weights")
+    ratio = np.log(np.array([[0.4, 1.0], [3.0, 1.5]]))
+    given = {"log_ratio": ratio, "response_mask": np.ones((2, 2)), "rollout_is": "token"}
+    found = weights.defined({**given, "rollout_is_threshold": "0.5_2.0"})[0]
+    assert found == pytest.approx(np.array([[0.0, 1.0], [0.0, 1.5]]))
+    unit = next(one for one in HELPERS if one.name == "_is_scalar_unit_temperature")
+    assert [bool(unit.defined({"temperature": one})[0]) for one in (1.0, 0.7)] == [True, False]
+
+
+def test_what_only_reports_is_not_named(tmp_path):
+    (tmp_path / "verl" / "utils" / "debug").mkdir(parents=True)
+    report, step = tmp_path / "verl" / "utils" / "debug" / "metrics.py", tmp_path / "verl" / "trainer.py"
+    report.write_text("def difference(one):\n    return one.shape\n")
+    step.write_text("def step():\n    return difference([1])\n")
+    space = {}
+    for file in (report, step):
+        exec(compile(file.read_text(), str(file), "exec"), space)
+    with pytest.raises(AttributeError) as raised:
+        space["step"]()
+    assert raised_in(raised.value).endswith("trainer.py:2 step")
+
+
 def test_advantages_are_of_groups():
     helper = next(one for one in HELPERS if one.name == "compute_grpo_outcome_advantage")
     arguments = {
