@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.cell_program.program_run import STORED_CHARACTERS
 from harness.check import Check, TaskContext
+from harness.convergence.decision.decision_rule import FEATURES
 from harness.convergence.telemetry.series import decode_series
 from harness.convergence.telemetry.verl_metrics import FIRST_STEP
 from harness.convergence.trainer import trainer_check, vllm_rollout
@@ -186,10 +187,10 @@ NOT_COVERED = "Not covered: graph mode, torchair, compiled Triton kernels, HCCL 
 
 def _implausible(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
     for name in ("reward", "entropy", "grad_norm"):
-        values = series.get(name, ())
-        if not values:
+        if not series.get(name):
             yield f"verl logged no {name}."
-        steps = enumerate(values, FIRST_STEP)
+    for name in ("reward", *(feature.name for feature in FEATURES if feature.name not in GAPS)):
+        steps = enumerate(series.get(name, ()), FIRST_STEP)
         bad = [f"{value} at step {step}" for step, value in steps if not math.isfinite(value)]
         if bad:
             yield f"{name.capitalize()} is {', '.join(bad)}."

@@ -93,6 +93,7 @@ def test_agreement_within_rounding_passes_and_says_what_it_shows_and_what_not(tm
         ("probs_difference_max", [1.6e-3, 2e-7], "of rollout and trainer differ by 0.0016"),
         ("probs_difference", ["nan", 2e-8], "of rollout and trainer differ by nan"),
         ("grad_norm", [0.8, "inf"], "Grad_norm is inf at step 2."),
+        ("pg_loss", [0.1, "nan"], "Pg_loss is nan at step 2."),
         ("grad_norm", [0.8, 0.0], "The gradient is zero, so the weights were not trained."),
         ("reward", [0.05, 1.7], "The reward is outside its range"),
     ],
