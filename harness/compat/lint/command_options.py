@@ -58,7 +58,13 @@ def _problems(words: Sequence[ScriptValue], entry: CommandEntry) -> Iterator[str
         is_known = not words[position - 1].unknown
         if not equals and position < len(words):
             value, is_known = words[position].text, not words[position].unknown
+            if is_known and value.startswith("--"):
+                # Such as an empty variable without quotes, which bash drops.
+                yield f"`{name}` gets no value for `{given}`, because `{value[:60]}` follows it"
+                continue
             position += 1
+        elif entry.shortens and equals and not value and is_known:
+            yield f"`{name}` gets an empty value for `{given}`: set the variable or remove the option"
         if known[0] in entry.json_options and is_known and not _is_json(value):
             text = f"`{name}` reads the value of `{given}` as JSON, and gets {value[:60]}"
             yield f"{text}: write it in single quotes, and names in it in double quotes"

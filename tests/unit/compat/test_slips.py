@@ -70,6 +70,15 @@ def test_options_of_hydra_are_taken(words: str) -> None:
             "python3 -m a.b x=1 2>&1 | tee log \\\n    trainer.nnodes=2 a.b.c=1\n",
             "`tee` gets `trainer.nnodes=2`, and not the program",
         ),
+        (
+            "node=\ntorchrun --node_rank=$node --nproc-per-node=8 -m a.b x=1\n",
+            "gets an empty value for `--node_rank`",
+        ),
+        (
+            "addr=\ntorchrun --master_addr $addr --nproc-per-node=8 -m a.b x=1\n",
+            "no value for `--master_addr`, because `--nproc-per-node=8` follows",
+        ),
+        ("ray start --address --head\npython3 -m a.b x=1\n", "`ray start` gets no value for `--address`"),
         ("torchrun --nproc-per-gpu=8 -m a.b x=1\n", "`torchrun` has no option `--nproc-per-gpu`"),
         ("python3 -m torch.distributed.run --nprocs 8 -m a.b x=1\n", "has no option `--nprocs`"),
     ],
