@@ -18,6 +18,8 @@ _REFUSED_NAME = re.compile(r"[\d=,.:/][\w,.:/=-]*")
 _SET_BY_ARITHMETIC = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 _OPERATORS = ("+", "-", "*", "/", "%", "**")
 _ARITHMETIC = ("ArithmCmd", "ArithmExp", "CStyleLoop", "LetClause")
+#: Parts of a value that run commands, such as functions of the script.
+_COMMANDS = ("CmdSubst", "ProcSubst")
 #: Stands for the elements of an array.
 _ELEMENTS = "()"
 _PLAIN_NAME = re.compile(r"(?<![\w$.#{'\"])(?!let\b)[A-Za-z_]\w*(?![\w(])")
@@ -150,8 +152,6 @@ def replaced_values_of(tree: SyntaxNode) -> tuple[dict[str, Location], dict[str,
     for node in tree.descendants():
         waiting: dict[str, tuple[str, Location]] = {}
         for statement in node.children("Stmts"):
-            for name in _used_in(statement) if waiting else ():
-                waiting.pop(name, None)
             command = statement.child("Cmd")
             plain = command is not None and command.kind == "CallExpr" and not command.children("Args")
             if command is None or not plain:
@@ -159,18 +159,24 @@ def replaced_values_of(tree: SyntaxNode) -> tuple[dict[str, Location], dict[str,
                 waiting.clear()
                 continue
             for assign in command.children("Assigns"):
+                for name in _used_in(assign, waiting):
+                    waiting.pop(name, None)
                 _replaces(assign, waiting, arrays, texts)
     return arrays, texts
 
 
-def _used_in(statement: SyntaxNode) -> set[str]:
-    names = {
-        param.text()
-        for one in statement.descendants()
-        if one.kind == "ParamExp" and (param := one.child("Param")) is not None
-    }
-    arithmetic = [one.raw for one in statement.descendants() if one.kind in _ARITHMETIC]
-    return names.union(*map(_plain_names, arithmetic))
+def _used_in(assign: SyntaxNode, waiting: Collection[str]) -> set[str]:
+    """The variables that the value of an assignment may use; all of them if it runs a command."""
+    names = set[str]()
+    for one in assign.descendants() if waiting else ():
+        param = one.child("Param") if one.kind == "ParamExp" else None
+        if one.kind in _COMMANDS or one.raw.startswith("${!"):
+            return set(waiting)
+        if param is not None:
+            names.add(param.text())
+        if one.kind in _ARITHMETIC:
+            names.update(_plain_names(one.raw))
+    return names
 
 
 def _replaces(
