@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ENGINE_OPTION_RULE = "ENGINE-OPTION"
 TRAINING_ENGINE = "megatron"
+#: The section with the options that MindSpeed adds to those of Megatron.
+MINDSPEED = "mcore_kwargs"
 _OPTIONS = "actor_rollout_ref.rollout.engine_kwargs."
 
 
@@ -113,15 +115,20 @@ def _misspelt(key: str, name: str, entry: EngineArguments) -> _Problem | None:
 
 def _names(entry: EngineArguments) -> frozenset[str]:
     """The options of a section, with those of the sections whose options it has too."""
-    others = (one for one in load_ruleset().engine_arguments if one.engine == entry.engine)
-    more = (name for one in others if one.section in entry.also for name in one.names)
-    return frozenset((*entry.names, *more))
+    return frozenset((*entry.names, *(name for one in _others(entry) for name in one.names)))
+
+
+def _others(entry: EngineArguments) -> Iterator[EngineArguments]:
+    """The sections whose options this one has too."""
+    every = load_ruleset().engine_arguments
+    return (one for one in every if one.engine == entry.engine and one.section in entry.also)
 
 
 def _refused_text(
     key: str, name: str, entry: EngineArguments, value: ConfigValue, setting: ScriptValue
 ) -> _Problem | None:
-    choices = entry.choices.get(name, ())
+    owner = next((one for one in (entry, *_others(entry)) if name in one.choices), entry)
+    choices = owner.choices.get(name, ())
     if (
         not choices
         or not isinstance(value, str)
@@ -129,10 +136,14 @@ def _refused_text(
         or value.upper() in (choice.upper() for choice in choices)
     ):
         return None
+    is_mindspeed = owner.section == MINDSPEED
     return _Problem(
-        message=f"{value} is no {name} that {entry.engine} knows",
-        why=f"{entry.engine} stops when it reads its configuration",
+        message=f"{value} is no {name} that {'MindSpeed' if is_mindspeed else entry.engine} knows",
+        why="MindSpeed compares the option with these texts, and takes another one for none of them"
+        if is_mindspeed
+        else f"{entry.engine} stops when it reads its configuration",
         fix=f"choose one of {', '.join(choices)}",
+        severity="warning" if is_mindspeed else "error",
         changes=misspelt_value(setting, key, choices),
     )
 

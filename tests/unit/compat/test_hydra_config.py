@@ -560,6 +560,10 @@ def test_an_option_that_another_release_of_vllm_ascend_reads_is_told(
         ),
         ("mcore_kwargs.recompute_granuality=full", "misspelling of recompute_granularity"),
         ("mcore_kwargs.moe_permutation_async_comm=True", ""),
+        ("mcore_kwargs.context_parallel_algo=ulysses", "ulysses is no context_parallel_algo that MindSpeed"),
+        ("override_transformer_config.moe_zero_memory=level2", "level2 is no moe_zero_memory that MindSpeed"),
+        ("override_transformer_config.context_parallel_algo=ulysses_cp_algo", ""),
+        ("mcore_kwargs.recompute_granularity=all", "all is no recompute_granularity that megatron"),
         ("other_config.recompute_granuality=full", ""),
     ],
 )
