@@ -26,9 +26,10 @@ def program_findings(
 ) -> Iterator[LintFinding | UndecidedRule]:
     """The checks of verl that fail, and the unknown values on which others depend.
 
-    Nothing is found if overrides were not read or Hydra refuses some: what verl gets is then not known.
+    Nothing is found if overrides were not read: what verl gets is then not known. If Hydra refuses some, only
+    modules are found that the program imports and this verl lacks: no other override mends that.
     """
-    if composition.problem or composition.refused or composition.incomplete or job.has_unread_arguments:
+    if composition.problem or composition.incomplete or job.has_unread_arguments:
         return
     checks = follow_program(
         program.module,
@@ -40,7 +41,10 @@ def program_findings(
         ),
     )
     for error in _distinct(checks):
-        yield _finding(error, job, configuration, composition)
+        if not composition.refused or error.type == MISSING_MODULE:
+            yield _finding(error, job, configuration, composition)
+    if composition.refused:
+        return
     unknown = sorted({name for check in checks.open for name in check.sources if name})
     if unknown:
         yield UndecidedRule(rule=PROGRAM_RULE, unknown=tuple(unknown), recipe=job.name)

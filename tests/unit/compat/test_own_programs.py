@@ -82,6 +82,7 @@ def test_a_recipe_beside_the_repository_of_a_script_is_not_its_program(tmp_path:
     ]
 
 
+@pytest.mark.parametrize("refused", ["", " trainer.no_key=1"])
 @pytest.mark.parametrize(
     ("imported", "is_told"),
     [
@@ -100,10 +101,10 @@ def test_a_recipe_beside_the_repository_of_a_script_is_not_its_program(tmp_path:
     ],
 )
 def test_a_recipe_that_imports_a_module_which_this_verl_lacks_stops(
-    tmp_path: Path, imported: str, is_told: bool
+    tmp_path: Path, imported: str, is_told: bool, refused: str
 ) -> None:
     script = checkout(tmp_path / "recipe")
-    script.write_text("python3 -m recipe.dapo.main_dapo trainer.nnodes=2\n")
+    script.write_text(f"python3 -m recipe.dapo.main_dapo trainer.nnodes=2{refused}\n")
     (tmp_path / "recipe/dapo/main_dapo.py").write_text("import os\n" + MAIN.replace("    pass\n", imported))
     worker = "from verl.workers.fsdp_workers import Base\nclass Worker(Base):\n    pass\n"
     (tmp_path / "recipe/dapo/worker.py").write_text(worker)
