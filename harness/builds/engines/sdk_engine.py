@@ -44,6 +44,7 @@ from harness.builds.ownership.owner_labels import KEY, OWNER, PARENT, has_owner_
 from harness.devices.host.container_service import storage_folder
 from harness.errors import InfrastructureError
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
+from harness.sources.tar_members import write_member
 
 SHELL = ("/bin/bash", "-euo", "pipefail", "-c")
 CALL_SECONDS = 60.0
@@ -417,7 +418,7 @@ def _unpack_archive(file: Any, top: str, folder: Path) -> None:
             if str(relative) == ".":
                 continue
             member.name = str(relative)
-            archive.extract(member, folder, filter="data")
+            write_member(archive, member, folder)
 
 
 # Podman also gives local images a digest, but no registry has them.

@@ -23,6 +23,7 @@ from harness.ledger.store import FILE_NAME, Ledger
 from harness.serialisation import to_json
 from harness.settings import Settings
 from harness.sources.secrets.masking import Masker
+from harness.sources.tar_members import write_member
 from harness.workspace.open_ledger import ledger_file, open_ledger
 from harness.workspace.results.foreign_secrets import ForeignSecrets
 
@@ -119,4 +120,4 @@ def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
         total += member.size
         if total > MOST_BYTES:
             raise tarfile.ReadError(f"it has more than {MOST_BYTES >> 20} MiB")
-        archive.extract(member, folder, filter="data")
+        write_member(archive, member, folder)
