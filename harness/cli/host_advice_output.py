@@ -26,6 +26,7 @@ from harness.settings import Settings
 from harness.workspace.adoption.advised_stack import add_stack
 from harness.workspace.execution.host_advice import KnownStack, known_stacks, releases_on_index
 from harness.workspace.execution.version_probe import parse_conditions
+from harness.workspace.planning.host_wheels import HostWheel
 from harness.workspace.planning.open_plan import inspect_this_host
 
 MOST_REJECTED = 2
@@ -196,8 +197,7 @@ def _lines(
         yield from (f"   known failure: {text}" for text in one.expected)
         yield f"   package index: {_index(one.on_index)}"
         for wheel in one.wheels:
-            yield f"   wheel of {wheel.package} for this NPU (variant {wheel.variant}): pip install one of"
-            yield from (f"     {address}" for address in wheel.files.values())
+            yield from _wheel(wheel, request.arch)
         for risk in one.risks:
             yield f"   risk: {risk.what}" + (f" ({risk.source})" if risk.source else "")
             if risk.mend:
@@ -217,6 +217,17 @@ def _lines(
     if len(advice.rejected) > MOST_REJECTED:
         more = len(advice.rejected) - MOST_REJECTED
         yield f"{more} more newer combinations are excluded; --json lists them"
+
+
+def _wheel(wheel: HostWheel, arch: str) -> Iterator[str]:
+    """How to install the wheel for this NPU, on this machine architecture if it is known."""
+    for one in wheel.variants:
+        if not arch or one.is_for(arch):
+            yield (
+                f"   wheel of {wheel.package} for this NPU: variant {one.label}, which pip and uv install "
+                "only under its name without the label:"
+            )
+            yield from (f"     {command}" for command in one.installation)
 
 
 def _publication(one: KnownStack) -> str:
@@ -330,8 +341,9 @@ def _json(one: KnownStack, commands: Sequence[str]) -> dict[str, object]:
             {
                 "package": wheel.package,
                 "version": wheel.version,
-                "variant": wheel.variant,
-                "files": dict(wheel.files),
+                "variant": wheel.variants[0].label,
+                "files": {one.name: one.address for one in wheel.variants},
+                "installation": {one.name: list(one.installation) for one in wheel.variants},
             }
             for wheel in one.wheels
         ],

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from harness.errors import InputError, Location
 from harness.sources.packages.lockfile import normal_name
@@ -70,10 +72,29 @@ class VariantWheel:
     sha256: str = ""
 
     @property
+    def name(self) -> str:
+        """The file name on the index."""
+        return unquote(self.address.rpartition("/")[2])
+
+    @property
     def plain_name(self) -> str:
-        """The file name without the label, under which uv and pip install it."""
-        name = self.address.rpartition("/")[2]
-        return f"{name.removesuffix('.whl').removesuffix(f'-{self.label}')}.whl"
+        """The file name without the label. pip and uv refuse to install a file whose name has one."""
+        return f"{self.name.removesuffix('.whl').removesuffix(f'-{self.label}')}.whl"
+
+    @property
+    def installation(self) -> tuple[str, ...]:
+        """Commands that install it into the active environment."""
+        line = shlex.quote(f"{self.sha256}  {self.plain_name}")
+        return (
+            f"curl -fLo {shlex.quote(self.plain_name)} {shlex.quote(self.address)}",
+            *([f"echo {line} | sha256sum -c"] if self.sha256 else []),
+            f"pip install --no-deps {shlex.quote(f'./{self.plain_name}')}",
+        )
+
+    def is_for(self, arch: str) -> bool:
+        """Whether it can be used on this machine architecture, for example aarch64."""
+        parts = parse_wheel_name(self.name)
+        return parts is not None and parts.platform.endswith((f"_{arch}", "any"))
 
 
 def parse_wheel_name(file: str) -> WheelName | None:

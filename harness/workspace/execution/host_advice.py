@@ -144,7 +144,7 @@ def _known(
         never_tried=tuple(one.check for one in proof.checks if one.check not in tried) if proof else (),
         expected=tuple(_expected(matrix, profile, cell)) if cell else (),
         risks=risks,
-        wheels=tuple(one for one in wheels if one.variant),
+        wheels=tuple(one for one in wheels if one.variants),
         on_index=on_index,
     )
 

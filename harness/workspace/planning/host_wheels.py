@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harness.devices.host.soc import NPU_TYPES
 from harness.errors import HarnessError
@@ -20,7 +20,6 @@ from harness.sources.packages.wheel_variants import (
     files_of,
     fitting_variants,
     misfits,
-    parse_wheel_name,
 )
 
 #: (index, package, version) -> what the index has of it; HarnessError if it cannot be read.
@@ -31,16 +30,13 @@ Lookup = Callable[[str, str, str], PublishedVariants | None]
 class HostWheel:
     """The wheel of a package for a host.
 
-    variant: the label of the variant that fits, "" if none is known. files: name -> address, one for each
-    machine architecture. digests: name -> SHA-256, for files of which the index states it. problem: why the
+    variants: the wheels of the variant that fits, one for each machine architecture. problem: why the
     ordinary wheel must not be used, or no variant fits; "" if all is well. mend: what to do then.
     """
 
     package: str
     version: str
-    variant: str = ""
-    files: Mapping[str, str]
-    digests: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[VariantWheel, ...] = ()
     problem: str = ""
     mend: str = ""
     source: str = ""
@@ -95,12 +91,9 @@ def variants_for(
     if not any(axis.variants and normal_name(axis.package) in packages for axis in matrix.axes.values()):
         return found
     for wheel in host_wheels(matrix, values, values.get("driver", ""), lookup):
-        for name, address in wheel.files.items():
-            parts = parse_wheel_name(name)
-            if wheel.package in packages and parts and parts.platform.endswith((f"_{arch}", "any")):
-                found[wheel.package] = VariantWheel(
-                    label=wheel.variant, address=address, sha256=wheel.digests.get(name, "")
-                )
+        for one in wheel.variants:
+            if wheel.package in packages and one.is_for(arch):
+                found[wheel.package] = one
     return found
 
 
@@ -133,21 +126,18 @@ def _host_wheel(
         for label in fitting_variants(found.variants, supported):
             names = files_of(label, found.files, version, values["python"])
             if names:
-                files = {name: found.files[name] for name in names}
+                variants = [
+                    VariantWheel(label=label, address=found.files[name], sha256=found.digests.get(name, ""))
+                    for name in names
+                ]
                 return HostWheel(
-                    package=axis.package,
-                    version=version,
-                    variant=label,
-                    files=files,
-                    digests=found.digests,
-                    source=source,
+                    package=axis.package, version=version, variants=tuple(variants), source=source
                 )
         missing = _no_variant(axis, found, supported, values["python"])
     is_plain = soc in axis.variants.plain_for
     return HostWheel(
         package=axis.package,
         version=version,
-        files={},
         problem=""
         if is_plain
         else f"the wheels of {axis.package} on the package index are built for "

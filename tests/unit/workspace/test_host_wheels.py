@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,8 +16,9 @@ from harness.builds.lock.lock_notices import lock_notices
 from harness.errors import InfrastructureError, Location
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.plan.feasibility.stack_advice import AdviceRequest, advise_stacks
+from harness.sources.packages.index_settings import uv_binary
 from harness.sources.packages.variant_index import PublishedVariants
-from harness.sources.packages.wheel_variants import read_variants
+from harness.sources.packages.wheel_variants import VariantWheel, read_variants
 from harness.workspace.planning.host_wheels import (
     HostWheel,
     Lookup,
@@ -48,8 +53,8 @@ def wheel(soc: str, lookup: Lookup | None, device: str = "npu") -> HostWheel | N
 def test_the_variant_for_the_soc_is_named_with_its_file(soc: str, label: str) -> None:
     found = wheel(soc, lambda _index, _package, _version: published("310p", "910b", "a3"))
     assert found is not None
-    assert (found.package, found.variant, found.problem) == ("vllm-ascend", label, "")
-    assert [name.endswith(f"-{label}.whl") for name in found.files] == [True]
+    assert (found.package, found.problem) == ("vllm-ascend", "")
+    assert [(one.label, one.name.endswith(f"-{label}.whl")) for one in found.variants] == [(label, True)]
 
 
 def test_without_a_variant_the_ordinary_wheel_is_a_problem_for_another_soc_only() -> None:
@@ -132,3 +137,31 @@ def test_a_lock_names_the_variant_of_a_package_that_it_compiles() -> None:
     )
     [notice] = [one for one in lock_notices(lock) if "variant" in one]
     assert f"download {wheel.address} (sha256 {'a' * 64}) and save it as {wheel.plain_name}." in notice
+
+
+def test_pip_and_uv_refuse_a_variant_until_the_commands_gave_it_an_ordinary_name(tmp_path: Path) -> None:
+    index, here = tmp_path / "index with 'quotes'", tmp_path / "here"
+    name = "vllm_ascend-0.23.0-py3-none-any-a3.whl"
+    index.mkdir()
+    here.mkdir()
+    info = "vllm_ascend-0.23.0.dist-info"
+    with zipfile.ZipFile(index / name, "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: vllm-ascend\nVersion: 0.23.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", f"{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    digest = hashlib.sha256((index / name).read_bytes()).hexdigest()
+    variant = VariantWheel(label="a3", address=(index / name).as_uri(), sha256=digest)
+    installers = (
+        [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(here / "pip")],
+        [uv_binary(), "pip", "install", "--no-deps", "--target", str(here / "uv")],
+    )
+    fetch, verify, install = variant.installation
+    subprocess.run(f"{fetch} && {verify}", shell=True, cwd=here, check=True, capture_output=True)
+    for installer in installers:
+        refused = subprocess.run([*installer, str(index / name)], capture_output=True, text=True)
+        assert refused.returncode != 0, refused.stdout
+        done = subprocess.run([*installer, install.split()[-1]], cwd=here, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert sorted(one.name for one in here.glob("*/*.dist-info")) == [info, info]
+    (here / variant.plain_name).write_bytes(b"another")
+    assert subprocess.run(verify, shell=True, cwd=here, capture_output=True).returncode != 0
