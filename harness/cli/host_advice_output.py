@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from harness.devices.host.host_findings import why_no_card
 from harness.devices.host.host_inspection import HostReport
 from harness.devices.host.soc import FAMILIES, build_family, is_driver_version
 from harness.errors import InputError, Location, NothingSelectedError
@@ -99,13 +100,14 @@ def _request(matrix: Matrix, options: Mapping[str, Any]) -> tuple[AdviceRequest,
     conditions = parse_conditions(matrix, options["given"])
     host = inspect_this_host() if not (options["soc"] and options["cann"] and options["driver"]) else None
     values = {
-        "soc": options["soc"] or (host.soc if host else ""),
+        "soc": options["soc"] or (host.soc or host.pci_soc if host else ""),
         "cann": options["cann"] or (host.cann if host else ""),
     }
     for name, value in values.items():
         if not value:
             raise InputError(
                 f"this host has no {matrix.axes[name].title} that can be recognised",
+                why=why_no_card(host) if host and name == "soc" else "",
                 fix=f"say which one the stack is for: --{name} VALUE, for example --soc a2 --cann 8.5.0",
             )
         try:

@@ -17,7 +17,7 @@ def script_text(recipe: str, launch: Launch) -> str:
     lines = ["#!/usr/bin/env bash", f"# Recipe {_comment(recipe)}, rendered by npu-matrix.", "set -eu"]
     lines += [f"# Run it in {_comment(launch.folder)}."] if launch.folder else []
     lines += [f"# It would fail: {_comment(problem)}." for problem in launch.problems]
-    lines += [f': "${{{name}:?set it to the folder on this host}}"' for name in launch.unknown]
+    lines += [f': "${{{name}:?set it to its value on this host}}"' for name in launch.unknown]
     for variable in launch.environment:
         lines += ["", f"# {_comment(variable.reason)} ({_comment(variable.source)})"]
         lines.append(f"export {variable.name}={shell_word(variable.value)}")

@@ -49,7 +49,7 @@ def applies(facets: Mapping[str, Any]) -> str:
     """Why there is no scaled-down recipe to train, or ""."""
     recipe = facets.get("recipe")
     if recipe is None:
-        return "this cell has no recipe"
+        return "the cell has no recipe"
     if recipe["kind"] == "infer":
         return "the cell's recipe only runs inference"
     return trainer.applies(facets)

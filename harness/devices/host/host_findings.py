@@ -208,6 +208,13 @@ def _cann(host: HostReport) -> Iterator[HostFinding]:
     if host.cann_problems and (host.npu is not None or host.npu_error):
         what = "; ".join(problem for problem, _ in host.cann_problems)
         yield _limited("CANN", what, "; ".join(dict.fromkeys(fix for _, fix in host.cann_problems)))
+    elif host.npu is not None and not host.cann:
+        yield _limited(
+            "CANN",
+            "is not installed, so only cells in containers can use the cards",
+            fix="install the CANN of your stack and source its set_env.sh, or use `--engine docker` (or "
+            "`podman`), where the image has CANN",
+        )
 
 
 def _driver(host: HostReport) -> Iterator[HostFinding]:

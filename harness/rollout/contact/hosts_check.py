@@ -89,8 +89,10 @@ def _wrong(measured: HostsMeasured) -> Iterator[str]:
 
 def applies(facets: Mapping[str, Any]) -> str:
     """Why there are no hosts to connect, or ""."""
-    nodes = (facets.get("recipe") or {}).get("nodes", 1)
-    return "" if nodes > 1 else "the cell's recipe uses one host"
+    recipe = facets.get("recipe")
+    if not recipe:
+        return "the cell has no recipe"
+    return "" if recipe.get("nodes", 1) > 1 else "the cell's recipe uses one host"
 
 
 HOSTS = Check(

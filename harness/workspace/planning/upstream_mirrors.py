@@ -15,7 +15,8 @@ from harness.patchstack.stacks.patch_stack import read_stack, upstreams
 from harness.settings import Settings
 from harness.sources.git.absent_objects import fetching_git
 from harness.sources.git.fetched_mirror import MirrorUpdate, Upstream, update_mirror
-from harness.sources.git.mirrors import checkout_folders, find_mirror, own_mirror_folders
+from harness.sources.git.git_repository import Repository
+from harness.sources.git.mirrors import checkout_folders, find_clone, find_mirror, own_mirror_folders
 from harness.sources.git.remote_git import RemoteGit
 from harness.workspace.planning.open_plan import patch_sources
 
@@ -91,7 +92,7 @@ def needed_upstreams(matrix: Matrix, versions: Iterable[NamedVersion]) -> Needed
             continue
         ref = one.version.partition("@")[2]
         commit = ref if _ID.fullmatch(ref) else ""
-        if commit and (clone := find_mirror((*own_mirror_folders(), *checkout_folders()), commit)):
+        if clone := _own_clone(axis.addresses, commit, ref):
             own.append(f"{one.axis} {one.version} is in the clone {clone.path}")
             continue
         commits, tags = needed.setdefault(axis.addresses, (set(), set()))
@@ -101,6 +102,15 @@ def needed_upstreams(matrix: Matrix, versions: Iterable[NamedVersion]) -> Needed
         for addresses, (commits, tags) in needed.items()
     )
     return NeededUpstreams(upstreams=found, without_address=tuple(without), in_own_clones=tuple(own))
+
+
+def _own_clone(addresses: Sequence[str], commit: str, ref: str) -> Repository | None:
+    """The user's clone that has the commit, or the tag, which is looked up in clones of this repository."""
+    own = (*own_mirror_folders(), *checkout_folders())
+    if commit:
+        return find_mirror(own, commit)
+    clones = filter(None, (find_clone(own, address) for address in addresses))
+    return next((clone for clone in clones if clone.has_tag(ref)), None)
 
 
 def update_mirrors(

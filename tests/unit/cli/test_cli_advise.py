@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from harness import __version__
 from harness.cli import host_advice_output
 from harness.cli.app import main
+from harness.devices.host.host_inspection import HostReport
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.workspace.execution import host_advice
 
@@ -94,6 +96,30 @@ def test_what_is_not_known_of_this_host_must_be_said(advise: Any) -> None:
         given = {"--soc": "a2", "--cann": "8.5.0", **dict([wrong])}
         code, text = advise(*(word for pair in given.items() for word in pair), "--no-index")
         assert code == 2, text
+
+
+def test_cards_without_a_running_driver_are_known_by_the_pci_bus(
+    advise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = HostReport(
+        npu=None,
+        npu_error="the driver is not running",
+        pci_soc="a2",
+        davinci=(0, 1),
+        missing_nodes=(),
+        cann="8.5.0",
+        compiler="",
+        git="",
+        container_engines=(),
+        cpus=8,
+    )
+    monkeypatch.setattr(host_advice_output, "inspect_this_host", lambda: host)
+    code, text = advise("--no-index")
+    assert (code, text.startswith("for a2, CANN 8.5.0, driver not known")) == (0, True)
+    monkeypatch.setattr(host_advice_output, "inspect_this_host", lambda: replace(host, pci_soc=""))
+    code, text = advise("--no-index")
+    assert code == 2
+    assert "why: the driver is not running" in text
 
 
 def test_nothing_fits(advise: Any) -> None:

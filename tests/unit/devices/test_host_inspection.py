@@ -263,6 +263,15 @@ def test_a_driver_older_than_the_installed_cann_is_a_finding_with_its_fix(machin
     assert not [finding for finding in examine_host(newer, zig=True, disk=ROOM) if finding.topic == "driver"]
 
 
+def test_cards_without_cann_are_a_finding_with_its_fix(machine, tmp_path):
+    report = inspect_host(machine_with(machine, layouts.A2_EIGHT, range(8)))
+    finding = finding_of(report, "CANN")
+    assert (finding.health, "only cells in containers" in finding.what) == (Health.LIMITED, True)
+    assert "install the CANN of your stack" in finding.fix
+    for other in (replace(report, cann="8.5.0"), replace(report, npu=None, npu_error="")):
+        assert not [one for one in examine_host(other, zig=True, disk=ROOM) if one.topic == "CANN"]
+
+
 def test_ascend_docker_runtime_and_missing_driver_files_are_reported(machine, tmp_path):
     settings = tmp_path / "etc/docker/daemon.json"
     settings.parent.mkdir(parents=True)
