@@ -358,6 +358,17 @@ def test_devices_are_not_mixed() -> None:
     assert (torch.ones(3, device=NPU) + torch.tensor(1.0)).tolist() == [2, 2, 2]
 
 
+def test_a_copy_to_the_host_that_need_not_wait_is_page_locked() -> None:
+    x = torch.arange(6.0, device=NPU).view(2, 3)
+    for copied in (x.to("cpu", non_blocking=True), x.T.to("cpu", torch.float64, non_blocking=True)):
+        torch.npu.synchronize()
+        assert copied.is_pinned()
+        assert copied.sum().item() == 15
+    assert not x.to("cpu").is_pinned()
+    assert x.to("cpu", non_blocking=True).tolist() == x.tolist()
+    assert x.T.to("cpu", non_blocking=True).tolist() == x.T.tolist()
+
+
 def test_an_uncovered_operator_fails_with_its_name() -> None:
     with pytest.raises(RuntimeError, match="error: Iou"):
         torch.ops.npu.npu_iou(torch.ones(2, 4, device=NPU), torch.ones(2, 4, device=NPU))

@@ -142,6 +142,8 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
     if machine.synchronise is not None and plan.name in TO_HOST:
         run = _waiting(plan, run, machine.synchronise)
     run = as_strict(plan, run, machine)
+    if plan.name == "aten::_to_copy":
+        return _pinning(run)
     # Before the checks, which read the format of every tensor.
     return making_safe(run) if plan.name in COPIES else run
 
@@ -167,6 +169,23 @@ def _checked_outside_graphs(
         return (unchecked if captured else checked)(*args, **kwargs)
 
     return either
+
+
+def _pinning(copy: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy to the host that need not wait ends in page-locked memory (torch's `_to_copy`)."""
+
+    def run(tensor: torch.Tensor, **options: Any) -> Any:
+        result = copy(tensor, **options)
+        if (
+            options.get("non_blocking")
+            and not tensor.is_cpu
+            and result.is_cpu
+            and result.layout is torch.strided
+        ):
+            return result.pin_memory()
+        return result
+
+    return run
 
 
 def _waiting(
