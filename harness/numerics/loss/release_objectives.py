@@ -59,6 +59,11 @@ def _has_global_sequences(case: LossCase) -> bool:
     return averaged and "global_batch_size" in case.settings and case.setting("dp_size", 1) != 1
 
 
+def _normalises_over_an_empty_sequence(case: LossCase) -> bool:
+    by_sequence = case.setting("normalised", False) and case.setting("rollout_is") == "sequence"
+    return bool(by_sequence) and bool((case.inputs["response_mask"].sum(axis=-1) == 0).any())
+
+
 DIFFERENCES = (
     ObjectiveDifference(
         id="gspo-ignores-loss-agg-mode",
@@ -95,6 +100,15 @@ DIFFERENCES = (
         changes={"dp_size_divides": True},
         applies=_has_global_sequences,
     ),
+    ObjectiveDifference(
+        id="weights-count-empty-sequences",
+        what="the mean by which weights of sequences are normalised counts sequences without tokens, as 0",
+        consequence="in a batch with such sequences all weights, and with them the gradients, are larger: by "
+        "the number of sequences, divided by the number of those with tokens",
+        source="verl 0.6.1, rollout_corr_helper.compute_rollout_correction_weights",
+        changes={"empty_weights": "counted"},
+        applies=_normalises_over_an_empty_sequence,
+    ),
 )
 
 MISSING_CAPABILITIES = {
@@ -107,7 +121,6 @@ MISSING_CAPABILITIES = {
     "weights": "there are no rollout-correction weights with this interface",
     "weights:icepop": "rollout-correction weights cannot have a lower limit (IcePop)",
     "weights:normalised": "rollout-correction weights cannot be normalised",
-    "weights:sequences": "sequences without tokens count in the mean by which weights are normalised",
 }
 
 

@@ -254,8 +254,6 @@ class VerlCandidate:
             "weights:icepop": hasattr(self.rollout, "_parse_rollout_is_threshold"),
             "weights:normalised": "rollout_is_batch_normalize"
             in _parameters(getattr(self.rollout, "compute_rollout_correction_weights", None)),
-            # How they are normalised is not seen in the interface, but judged.
-            "weights:sequences": True,
         }
         return frozenset(name for name, present in offered.items() if present)
 

@@ -79,6 +79,7 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
     """The losses of the release whose files `read` returns. SyntaxError if a file cannot be parsed."""
     functions = _functions(read(CORE_ALGOS) or "")
     correction = _functions(read(ROLLOUT_CORRECTION) or "")
+    weights = correction.get("compute_rollout_correction_weights")
     policies = dict(_registered(functions, "register_policy_loss"))
     vanilla = policies.get("vanilla") or functions.get("compute_policy_loss")
     gspo = policies.get("gspo")
@@ -92,9 +93,7 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         "kl:k3+": _cuts_last_character(functions.get("kl_penalty"), "kl_penalty"),
         "weights": "compute_rollout_correction_weights" in correction,
         "weights:icepop": "_parse_rollout_is_threshold" in correction,
-        "weights:normalised": "rollout_is_batch_normalize"
-        in _parameters(correction.get("compute_rollout_correction_weights")),
-        "weights:sequences": _compares_with_zero(correction.get("compute_rollout_correction_weights")),
+        "weights:normalised": "rollout_is_batch_normalize" in _parameters(weights),
         REJECTION_LEVELS: "rollout_rs_threshold_lower"
         in _parameters(correction.get("compute_rollout_rejection_mask")),
         REJECTION_VETO: "rollout_token_veto_threshold"
@@ -112,6 +111,8 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         "gspo-ignores-loss-agg-mode": gspo is not None and _fixes_mode(gspo),
         "sum-norm-without-sequences": aggregate is not None and _sum_over_horizon(aggregate),
         "empty-sequences-counted": aggregate is not None and not _compares_with_zero(aggregate),
+        "weights-count-empty-sequences": "rollout_is_batch_normalize" in _parameters(weights)
+        and not _compares_with_zero(weights),
         "dp-size-divides": aggregate is not None and _is_divided_by_dp_size(aggregate),
     }
     return ReleasedLosses(

@@ -32,7 +32,10 @@ def test_versions(version, expected):
     [
         ("0.5.0", {"sum-norm-without-sequences", "empty-sequences-counted"}),
         ("0.6.0", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences", "empty-sequences-counted"}),
-        ("0.6.1", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences"}),
+        (
+            "0.6.1",
+            {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences", "weights-count-empty-sequences"},
+        ),
         ("0.7.0", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences"}),
         ("0.7.1", {"gspo-ignores-loss-agg-mode"}),
         ("0.9.0", {"gspo-ignores-loss-agg-mode"}),
@@ -70,6 +73,9 @@ def test_a_profile_changes_only_the_cases_it_concerns():
     assert changed.settings["loss_agg_mode"] == "seq-mean-token-mean"
     assert [entry.id for entry in differences] == ["gspo-ignores-loss-agg-mode"]
     assert profile.released_case(CASES["policy/gspo-near/seq-mean-token-mean"])[1] == ()
+    counted, _ = profile.released_case(CASES["weights/normalised/sequences-without-tokens"])
+    assert counted.settings["empty_weights"] == "counted"
+    assert profile.released_case(CASES["weights/normalised/sequence"])[1] == ()
     norm, _ = profile.released_case(CASES["policy/gspo-near/seq-mean-token-sum-norm"])
     assert norm.settings["loss_agg_mode"] == "seq-mean-token-mean"
     assert "sum_norm" not in norm.settings

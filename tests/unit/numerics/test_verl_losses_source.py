@@ -34,7 +34,7 @@ def kl_penalty(logprob, ref_logprob, kl_penalty):
     LEGACY_ACTOR: "on_policy = len(mini_batches) == 1\n",
     ENGINE_WORKERS: "class TrainingWorker:\n    def train_mini_batch(self, data): ...\n",
     ROLLOUT_CORRECTION: """
-def compute_rollout_correction_weights(response_mask):
+def compute_rollout_correction_weights(response_mask, rollout_is_batch_normalize=False):
     seq_mask = response_mask.sum(dim=-1) > 0
 def compute_rollout_rejection_mask(rollout_rs_threshold_lower=None): ...
 def compute_rollout_correction_and_rejection_mask(rollout_token_veto_threshold=None): ...
@@ -56,7 +56,7 @@ def test_a_release_that_has_everything():
     losses = read()
     assert losses.capabilities == {
         *("vanilla", "gspo", "rollout_is_weights", "global_denominators", "token-sum"),
-        *("kl:k3+", "weights", "weights:icepop", "weights:sequences", "on_policy"),
+        *("kl:k3+", "weights", "weights:icepop", "weights:normalised", "on_policy"),
         *("rejection:levels", "rejection:veto", "rejection:estimators"),
         "mini_batches",
     }
@@ -83,7 +83,7 @@ def test_the_installed_package_is_read_from_its_folder(tmp_path):
         ("kl_penalty[:-1]", "kl_penalty", "kl:k3+"),
         (", rollout_is_weights=None):", ", **kwargs):", "rollout_is_weights"),
         ("def _parse_rollout_is_threshold", "def _parse", "weights:icepop"),
-        ("response_mask.sum(dim=-1) > 0", "response_mask.sum(dim=-1)", "weights:sequences"),
+        ("rollout_is_batch_normalize", "normalize", "weights:normalised"),
         ("rollout_rs_threshold_lower", "lower", "rejection:levels"),
         ("rollout_token_veto_threshold", "veto", "rejection:veto"),
         ("def _parse_rollout_rs", "def _parse_rs", "rejection:estimators"),
@@ -100,6 +100,7 @@ def test_what_is_not_in_the_source_is_not_a_capability(old, new, lost):
     [
         ("loss_agg_mode=loss_agg_mode", 'loss_agg_mode="seq-mean-token-mean"', "gspo-ignores-loss-agg-mode"),
         (" > 0).float()", ").float()", "empty-sequences-counted"),
+        ("response_mask.sum(dim=-1) > 0", "response_mask.sum(dim=-1)", "weights-count-empty-sequences"),
         (
             "masked_sum(seq_losses, seq_mask) / global_batch_size",
             "torch.sum(seq_losses) / loss_mask.shape[-1]",

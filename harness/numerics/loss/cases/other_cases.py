@@ -181,5 +181,5 @@ def weights(build: CaseBuilder) -> Iterator[LossCase]:
                 arrays,
                 "",
                 {"rollout_is": level, "upper": 2.0, "normalised": True},
-                requires=("weights:normalised", "weights:sequences"),
+                requires=("weights:normalised",),
             )

@@ -38,19 +38,23 @@ def weights(case: LossCase) -> ExpectedResult:
     if lower is None:
         truncated = raw.clip(high=upper)
         if case.setting("normalised", False):
-            truncated = truncated / _mean(truncated, valid, str(case.settings["rollout_is"]))
+            counted = "all" if case.setting("empty_weights") == "counted" else "with tokens"
+            truncated = truncated / _mean(truncated, valid, str(case.settings["rollout_is"]), counted)
         return expect_values(truncated, valid)
     return _icepop(raw, float(lower), upper, valid)
 
 
-def _mean(weights: Bounded, valid: Mask, level: str) -> Bounded:
-    """The mean weight of tokens, or of sequences, whose tokens have the same weight."""
+def _mean(weights: Bounded, valid: Mask, level: str, counted: str) -> Bounded:
+    """The mean weight of tokens, or of sequences, whose tokens have the same weight.
+
+    counted: "all" sequences, of which those without tokens have weight 0, or those "with tokens".
+    """
     if level == "token":
         return weights.sum(where=valid) / float(valid.sum())
     firsts = np.zeros_like(valid)
     rows = np.flatnonzero(valid.any(axis=1))
     firsts[rows, valid[rows].argmax(axis=1)] = True
-    return weights.sum(where=firsts) / float(len(rows))
+    return weights.sum(where=firsts) / float(len(valid) if counted == "all" else len(rows))
 
 
 def _icepop(raw: Bounded, lower: float, upper: float, valid: Mask) -> ExpectedResult:
