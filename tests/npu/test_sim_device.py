@@ -399,6 +399,11 @@ except RuntimeError as error:  # its subclass torch.OutOfMemoryError only from t
     print(str(error)[:60])
 del x
 torch.npu.empty_cache()
+import ctypes
+from harness.evidence import runtime_library
+nothing = ctypes.c_void_p()
+runtime_library().aclrtMalloc(ctypes.byref(nothing), ctypes.c_size_t(0), 0)
+runtime_library().aclrtFree(nothing)
 free, total = torch.npu.mem_get_info()
 print(total == 1 << 30, free == total, torch.npu.memory_allocated())
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from harness.devices.sim.references.packed_bits import packed_bits, unpacked_bits
 from harness.devices.sim.references.precision import refuse, wide
 
 
@@ -85,7 +86,7 @@ def npu_fused_linear_online_max_sum(
     is_foreign = (target < vocab_start_index) | (target > vocab_end_index)
     own = torch.where(is_foreign, 0, target - vocab_start_index).to(target.dtype)
     predicted = above.gather(1, own.long()[:, None])[:, 0].masked_fill(is_foreign, 0)
-    mask = _packed_from_the_highest(is_foreign)
+    mask = packed_bits(is_foreign, filler=1, highest_first=True)
     return largest, above.exp().sum(-1), predicted, mask, own, logits if return_logits else None
 
 
@@ -130,22 +131,9 @@ def npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
             raise RuntimeError("without softmax, logits_max and sum_exp_logits are needed")
         logits = (wide(input) @ wide(weight).T).to(input.dtype)
         softmax = (wide(logits) - logits_max[:, None]).exp() / sum_exp_logits[:, None]
-    is_own = ~_unpacked_from_the_highest(target_mask, len(masked_target))
+    is_own = ~unpacked_bits(target_mask, highest_first=True)[: len(masked_target)]
     one_hot = torch.zeros_like(softmax).scatter_(
         1, masked_target.long()[:, None], is_own[:, None].to(softmax.dtype)
     )
     by_logit = (softmax - one_hot) * wide(grad)[:, None]
     return (by_logit @ wide(weight)).to(input.dtype), (by_logit.T @ wide(input)).to(weight.dtype)
-
-
-_PLACES = 2 ** torch.arange(7, -1, -1, dtype=torch.int64)
-
-
-def _packed_from_the_highest(bits: torch.Tensor) -> torch.Tensor:
-    filled = torch.ones((len(bits) + 7) // 8 * 8, dtype=torch.int64)
-    filled[: len(bits)] = bits
-    return (filled.view(-1, 8) * _PLACES).sum(-1).to(torch.uint8)
-
-
-def _unpacked_from_the_highest(packed: torch.Tensor, count: int) -> torch.Tensor:
-    return ((packed[:, None].long() & _PLACES) != 0).reshape(-1)[:count]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
+from harness.devices.sim.references.packed_bits import packed_bits, unpacked_bits
 from harness.devices.sim.references.precision import wide
 
 _ALIGNED_BITS = 128
@@ -13,21 +15,12 @@ _ALIGNED_BITS = 128
 
 def _packed(kept: torch.Tensor) -> torch.Tensor:
     """The bytes of a mask, the first element in the lowest bit. The padding keeps nothing."""
-    count = kept.numel()
-    bits = torch.zeros((count + _ALIGNED_BITS - 1) // _ALIGNED_BITS * _ALIGNED_BITS, dtype=torch.uint8)
-    bits[:count] = kept.reshape(-1)
-    places = 2 ** torch.arange(8, dtype=torch.int64)
-    return (bits.view(-1, 8).long() * places).sum(-1).to(torch.uint8)
+    return packed_bits(kept, aligned=_ALIGNED_BITS)
 
 
 def kept_elements(mask: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """The elements that a mask keeps, in a shape."""
-    places = torch.arange(8, dtype=torch.uint8)
-    bits = (mask.reshape(-1, 1) >> places) & 1
-    count = 1
-    for size in shape:
-        count *= size
-    return bits.reshape(-1)[:count].view(list(shape)).bool()
+    return unpacked_bits(mask)[: math.prod(shape)].view(list(shape))
 
 
 def _scaled(x: torch.Tensor, kept: torch.Tensor, p: float) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from harness.devices.sim.references.packed_bits import packed_bits, unpacked_bits
 from harness.devices.sim.references.precision import dtype_of, refuse
 
 
@@ -229,13 +230,9 @@ def npu_masked_fill_range(
 
 def npu_sign_bits_pack(self: torch.Tensor, size: int) -> torch.Tensor:
     """(size, bytes): a bit for each number, 1 unless it is negative, the first in the lowest bit."""
-    bits = torch.zeros((self.numel() + 7) // 8 * 8, dtype=torch.int64)
-    bits[: self.numel()] = self >= 0
-    packed = (bits.view(-1, 8) * 2 ** torch.arange(8)).sum(-1).to(torch.uint8)
-    return packed.view(size, -1)
+    return packed_bits(self >= 0).view(size, -1)
 
 
 def npu_sign_bits_unpack(input: torch.Tensor, size: int, dtype: int | torch.dtype) -> torch.Tensor:  # noqa: A002
     """(size, numbers): 1 for each bit, and -1 for each that is 0, the lowest bit first."""
-    bits = (input.reshape(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1
-    return (bits.to(dtype_of(dtype)) * 2 - 1).view(size, -1)
+    return (unpacked_bits(input).to(dtype_of(dtype)) * 2 - 1).view(size, -1)

@@ -123,18 +123,18 @@ SIM_API aclError aclrtCmoAsync(void *source, size_t bytes, int type, void *strea
 SIM_API aclError aclrtMalloc(void **pointer, size_t bytes, int policy) {
     (void)policy; TRACE;
     int device = sim_current_device();
-    size_t size = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t size = bytes ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
     if (size < bytes || size > SIZE_MAX - ALIGNMENT) return SIM_OUT_OF_MEMORY;
     aclError error = sim_charge(device, size);
     if (error) return error;
     /* Whole pages, so that other processes can share them. A device can have more memory than the host. */
-    void *raw = mmap(NULL, size ? size : ALIGNMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *raw = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED) {
         sim_refund(device, size);
         return SIM_OUT_OF_MEMORY;
     }
     *pointer = sim_device(raw);
-    sim_remember(*pointer, size ? size : ALIGNMENT, device);
+    sim_remember(*pointer, size, device);
     return SIM_OK;
 }
 
