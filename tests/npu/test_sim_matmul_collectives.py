@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +11,12 @@ import torch
 torch_npu = pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
-from harness.devices.sim.start.sim_environment import LAUNCHER  # noqa: E402
+from several_ranks import RANKS, results_of_ranks  # noqa: E402
 
 pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
 
 OPERATORS = ("npu_all_gather_base_mm", "npu_mm_all_reduce_base", "npu_mm_reduce_scatter_base")
-RANKS, ROWS, INNER, COLUMNS = 2, 4, 3, 5
+ROWS, INNER, COLUMNS = 4, 3, 5
 PROGRAM = f"""
 import json, sys, torch, torch_npu, torch.distributed as dist
 rank = int(sys.argv[1])
@@ -53,23 +49,6 @@ print(json.dumps({{"found": results, "drawn": drawn, "refused": refused}}))
 """
 
 
-def _results(folder: Path, faults: str = "") -> list[Any]:
-    program = folder / "program.py"
-    program.write_text(PROGRAM)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, *LAUNCHER, str(program), str(rank), str(folder / "store")],
-            env={**os.environ, "NPU_SIM_FAULTS": faults},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    printed = [rank.communicate(timeout=240)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * RANKS
-    return [json.loads(text.splitlines()[-1]) for text in printed]
-
-
 def _wrong(results: list[Any]) -> set[str]:
     """The results that differ from float64 by more than the rounding of float16 and of its intermediate sum."""
     left, right, bias, numbers, scale = (
@@ -97,7 +76,7 @@ def _wrong(results: list[Any]) -> set[str]:
 def test_two_ranks_agree_with_float64_and_an_unknown_communicator_is_refused(tmp_path: Path) -> None:
     if not hasattr(torch_npu, OPERATORS[0]):
         pytest.skip("this release has no matmuls with collectives")
-    results = _results(tmp_path)
+    results = results_of_ranks(PROGRAM, tmp_path)
     assert _wrong(results) == set()
     assert "no communicator 'nobody'" in results[0]["refused"]
 
@@ -108,4 +87,4 @@ def test_every_wrong_operator_is_found(tmp_path: Path) -> None:
         pytest.skip("this release has no matmuls with collectives")
     faults = "|".join(f"{name};scale;any;factor=1.02;output=-1" for name in OPERATORS)
     found = {"all_reduce", "quantised", "reduce_scatter", "all_gather", "gathered"}
-    assert _wrong(_results(tmp_path, faults)) == found
+    assert _wrong(results_of_ranks(PROGRAM, tmp_path, faults)) == found

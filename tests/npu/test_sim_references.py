@@ -2,7 +2,8 @@
 
 `test_sim_vllm_ops` compares most operators, `test_sim_custom_ops` those with a gradient, and
 `test_sim_quantized_ops` those of quantised models. This module compares the others, on random shapes.
-`test_sim_matmul_collectives` has those of two ranks. `test_no_reference_is_left_out` fails for an operator that
+`test_sim_matmul_collectives` and
+`test_sim_expert_collectives` have those of two ranks. `test_no_reference_is_left_out` fails for an operator that
 none of them compares.
 """
 
@@ -22,6 +23,7 @@ pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 import test_sim_custom_ops as with_gradient  # noqa: E402
+import test_sim_expert_collectives as expert_collectives  # noqa: E402
 import test_sim_matmul_collectives as matmul_collectives  # noqa: E402
 import test_sim_quantized_ops as quantized  # noqa: E402
 from drawn_inputs import Drawn, Pairs  # noqa: E402
@@ -421,5 +423,7 @@ def test_no_reference_is_left_out() -> None:
     compared |= {operator for operators, _, _ in HERE.values() for operator in operators}
     written = (*quantized.COMPARED, *quantized.WRITING)
     compared |= {name if "::" in name else f"npu::{name}" for name in written}
-    compared |= {f"npu::{name}" for name in (*DROPOUT, *matmul_collectives.OPERATORS)}
+    compared |= {
+        f"npu::{name}" for name in (*DROPOUT, *matmul_collectives.OPERATORS, *expert_collectives.OPERATORS)
+    }
     assert sorted(implemented - compared) == []

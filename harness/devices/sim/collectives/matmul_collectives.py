@@ -7,40 +7,21 @@ exchange in float32.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from harness.devices.sim.operators.custom_kernels import install_reference
-from harness.devices.sim.operators.dispatch import Machine
-from harness.devices.sim.operators.torch_internals import overload
+from harness.devices.sim.collectives.exchange import Exchange
 from harness.devices.sim.references.precision import dtype_of, refuse, wide
 from harness.devices.sim.references.quantization import dequantised, factors
 
-_FLOAT32, _SUM = 4, 0
-"""Numbers of HcclDataType and HcclReduceOp (hccl_types.h)."""
-
-
-def install_matmul_collectives(library: Any, machine: Machine, runtime: Any, npu: Any) -> tuple[str, ...]:
-    """Register the kernels in `library` (namespace npu). Returns the names of the operators."""
-    installed = []
-    for name, kernel in MatmulCollectives(runtime, npu).kernels.items():
-        operator = overload("npu", name)
-        if operator is not None:
-            install_reference(library, name, operator, kernel, machine)
-            installed.append(name)
-    return tuple(installed)
-
 
 class MatmulCollectives:
-    """The kernels, on host tensors. runtime: the simulated CANN runtime."""
+    """The kernels, on host tensors."""
 
-    def __init__(self, runtime: Any, npu: Any) -> None:
-        self._runtime = runtime
-        self._npu = npu
-        runtime.npu_sim_communicator.restype = ctypes.c_void_p
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
 
     @property
     def kernels(self) -> Mapping[str, Callable[..., Any]]:
@@ -79,7 +60,9 @@ class MatmulCollectives:
         for added in (bias, x3):
             product = product if added is None else product + wide(added)
         dtype = _result_type(x1, dequant_scale, y_dtype)
-        return self._exchange(hcom, "HcclAllReduce", product, product.shape, product.numel()).to(dtype)
+        return self._exchange.collective(hcom, "HcclAllReduce", product, product.shape, product.numel()).to(
+            dtype
+        )
 
     def matmul_reduce_scatter(
         self,
@@ -102,7 +85,7 @@ class MatmulCollectives:
         product = _product("npu_mm_reduce_scatter_base", this, x2, x1_scale, None, x2_scale, bias)
         rows = product.shape[0] // world_size
         shape = torch.Size((rows, product.shape[1]))
-        found = self._exchange(hcom, "HcclReduceScatter", product, shape, shape.numel())
+        found = self._exchange.collective(hcom, "HcclReduceScatter", product, shape, shape.numel())
         return found.to(_result_type(this, x2_scale, output_dtype))
 
     def all_gather_matmul(
@@ -125,38 +108,11 @@ class MatmulCollectives:
         """The rows of all ranks (m * world_size, k) @ x2 + bias, and these rows, empty if not asked for."""
         refuse("npu_all_gather_base_mm", gather_index=gather_index)
         _only_sums("npu_all_gather_base_mm", "sum", comm_turn, others)
-        rows = self._gathered(hcom, this, world_size)
-        scales = None if x1_scale is None else self._gathered(hcom, x1_scale, world_size)
+        rows = self._exchange.all_gathered(hcom, this, world_size)
+        scales = None if x1_scale is None else self._exchange.all_gathered(hcom, x1_scale, world_size)
         product = _product("npu_all_gather_base_mm", rows, x2, scales, None, x2_scale, bias)
         result = product.to(_result_type(this, x2_scale, output_dtype))
         return result, rows if gather_output else rows.new_empty(0)
-
-    def _gathered(self, hcom: str, values: torch.Tensor, ranks: int) -> torch.Tensor:
-        # float32 has every number of the permitted types.
-        shape = torch.Size((ranks * values.shape[0], *values.shape[1:]))
-        found = self._exchange(hcom, "HcclAllGather", values.float(), shape, values.numel())
-        return found.to(values.dtype)
-
-    def _exchange(
-        self, hcom: str, function: str, values: torch.Tensor, shape: torch.Size, count: int
-    ) -> torch.Tensor:
-        """What a collective makes of float32 numbers, in a new tensor of this shape."""
-        communicator = self._runtime.npu_sim_communicator(hcom.encode())
-        if not communicator:
-            raise RuntimeError(f"HCCL has no communicator {hcom!r}")
-        stream = ctypes.c_void_p(self._npu.current_stream().npu_stream)
-        if self._runtime.npu_sim_captured(stream):
-            raise NotImplementedError("not simulated: torch.npu.graph with a matmul and a collective in one")
-        source, target = values.float().contiguous(), torch.empty(shape)
-        operation = () if function == "HcclAllGather" else (_SUM,)
-        error = getattr(self._runtime, function)(
-            *(ctypes.c_void_p(one.data_ptr()) for one in (source, target)),
-            *(ctypes.c_uint64(count), _FLOAT32, *operation, ctypes.c_void_p(communicator), stream),
-        )
-        # The tensors must live until the stream has done the work.
-        if error or (error := self._runtime.npu_sim_drain(stream)):
-            raise RuntimeError(f"{function} failed, error code is {error}")
-        return target
 
 
 def _product(

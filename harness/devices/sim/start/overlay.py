@@ -54,7 +54,7 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
     import torch_npu  # noqa: F401
 
     from harness.devices.sim.collectives.collective_faults import intercept_collectives
-    from harness.devices.sim.collectives.matmul_collectives import install_matmul_collectives
+    from harness.devices.sim.collectives.collective_operators import install_collective_operators
     from harness.devices.sim.faults.fault_injection import FaultInjector
     from harness.devices.sim.operators.aten_kernels import install_aten
     from harness.devices.sim.operators.custom_kernels import install_attention_in_graphs, install_custom
@@ -108,7 +108,7 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
         install_aten(aten, machine)
         custom_library = torch.library.Library("npu", "IMPL")
         custom = install_custom(custom_library, machine)
-        matmuls = install_matmul_collectives(custom_library, machine, runtime, npu)
+        collectives = install_collective_operators(custom_library, machine, runtime, npu)
         install_attention_in_graphs(custom_library)
         install_formats(custom_library, machine)
         serving, serving_libraries = install_serving(machine)
@@ -120,6 +120,6 @@ def _build(faults: Iterable[FaultSpec], note: Callable[[str | None], None]) -> S
     return Simulation(
         machine=machine,
         faults=injector,
-        custom=(*custom, *matmuls, *serving),
+        custom=(*custom, *collectives, *serving),
         libraries=(aten, custom_library, *serving_libraries),
     )

@@ -382,6 +382,16 @@ SIM_API int HcclGetCommName(void *handle, char *name) {
     strcpy(name, ((communicator *)handle)->name);
     return HCCL_OK;
 }
+SIM_API int HcclGetRankSize(void *handle, uint32_t *size) {
+    if (!handle || !size) return HCCL_E_PTR;
+    *size = ((communicator *)handle)->size;
+    return HCCL_OK;
+}
+SIM_API int HcclGetRankId(void *handle, uint32_t *rank) {
+    if (!handle || !rank) return HCCL_E_PTR;
+    *rank = ((communicator *)handle)->rank;
+    return HCCL_OK;
+}
 SIM_API int HcclGetCommAsyncError(void *handle, int *error) {
     if (!handle || !error) return HCCL_E_PTR;
     *error = atomic_load(&((communicator *)handle)->error);
