@@ -26,6 +26,7 @@ import test_sim_custom_ops as with_gradient  # noqa: E402
 import test_sim_expert_collectives as expert_collectives  # noqa: E402
 import test_sim_matmul_collectives as matmul_collectives  # noqa: E402
 import test_sim_quantized_ops as quantized  # noqa: E402
+from atb_formulas import ATB_FORMULAS  # noqa: E402
 from drawn_inputs import Drawn, Pairs  # noqa: E402
 from layer_formulas import LAYERS  # noqa: E402
 from operator_formulas import FORMULAS, NOT_SCALED  # noqa: E402
@@ -285,6 +286,7 @@ HERE: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torch.
     ),
     **{f"formula of {names[0]}": (names, formula, FP32) for names, formula in FORMULAS},
     **LAYERS,
+    **ATB_FORMULAS,
 }
 
 # Operator -> the comparison of `test_sim_custom_ops` that uses it.
@@ -334,7 +336,7 @@ GRADIENTS: Mapping[str, Callable[[], None]] = {
 
 def needed(*operators: str) -> None:
     for operator in operators:
-        namespace, _, name = operator.partition("::")
+        namespace, _, name = operator.partition(".")[0].partition("::")
         if not hasattr(getattr(torch.ops, namespace), name):
             pytest.skip(f"this cell has no operator {operator}")
 

@@ -34,9 +34,12 @@ MIXED_DEVICES = frozenset(
         "atb::_npu_flash_attention",
         "atb::_npu_flash_attention_qlens",
         "atb::_npu_flash_attention_unpad",
+        "atb::_npu_flash_attention_unpad_v2",
+        "atb::_npu_flash_attention_v3",
         "atb::_npu_paged_attention",
         "atb::_npu_paged_attention_mla",
         "atb::_npu_paged_attention_splitfuse",
+        "atb::_npu_paged_attention_splitfuse_v2",
         "_C_ascend::swap_blocks",
     }
 )

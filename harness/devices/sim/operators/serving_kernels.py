@@ -38,14 +38,26 @@ ATB: Mapping[str, Reference] = {
     "_npu_flash_attention": atb_attention.flash_attention,
     "_npu_flash_attention_qlens": atb_attention.flash_attention_qlens,
     "_npu_flash_attention_unpad": atb_attention.flash_attention_unpad,
+    "_npu_flash_attention_unpad_v2": atb_attention.flash_attention_unpad_by_kernel,
+    "_npu_flash_attention_v2.out": atb_attention.flash_attention_with_bias,
+    "_npu_flash_attention_v3": atb_attention.flash_attention_by_type,
+    "_npu_flash_attention_prefix_v2.out": atb_attention.flash_attention_prefix,
     "_npu_matmul_add_fp32": matmul.matmul_add_fp32,
     "_npu_paged_attention": atb_attention.paged_attention,
     "_npu_paged_attention_mla": atb_attention.paged_attention_mla,
     "_npu_paged_attention_splitfuse": atb_attention.paged_attention_splitfuse,
+    "_npu_paged_attention_splitfuse_v2": atb_attention.paged_attention_splitfuse_by_type,
+    "_npu_paged_attention_v2.out": atb_attention.paged_attention_with_bias,
     "_npu_quantize_per_tensor": quantization.quantize_per_tensor,
     "_npu_reshape_and_cache": cache.reshape_and_cache,
     "_npu_reshape_and_cache_siso": cache.reshape_and_cache_siso,
     "_npu_rotary_embedding": rotary.rotary_embedding,
+    "npu_multi_head_latent_attention": atb_attention.latent_attention_alone,
+    "npu_multi_head_latent_attention.lse": atb_attention.latent_attention,
+    "npu_multi_head_latent_attention.lse_out": atb_attention.latent_attention_into,
+    "npu_multi_head_latent_attention.out": atb_attention.latent_attention_alone_into,
+    "npu_paged_cache_load": cache.paged_cache_load,
+    "npu_paged_cache_load.out": cache.paged_cache_load_into,
 }
 
 
@@ -63,8 +75,12 @@ ENGINE: Mapping[str, Reference] = {
 # It returns a tensor that shares the memory without keeping it alive. Here the tensor itself is returned.
 _WEAK_REFERENCE = "weak_ref_tensor"
 _ATB_DIMENSIONS = 8
-# It asks only for the size of memory, and returns that memory.
-_WORKSPACE = "_npu_paged_attention_get_workspace"
+# They ask only for the size of memory, and return that memory.
+_WORKSPACES = {
+    "_npu_paged_attention_get_workspace",
+    "_npu_paged_attention_v2_get_workspace",
+    "_npu_multi_head_latent_attention_get_workspace.lse",
+}
 
 
 def install_serving(machine: Machine) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -114,7 +130,7 @@ def _install(
         operator = overload(namespace, name)
         if operator is None or name == _WEAK_REFERENCE:
             continue
-        if name == _WORKSPACE:
+        if name in _WORKSPACES:
             override(library, name, no_workspace, DEVICE_KEY)
         elif name in references:
             install_reference(library, name, operator, references[name], machine)

@@ -144,3 +144,41 @@ def load_rows(cache: torch.Tensor, table: torch.Tensor, length: int, heads: int)
     size = cache.shape[1]
     blocks = table[: (length + size - 1) // size].long()
     return cache[blocks].flatten(0, 1)[:length].reshape(length, heads, cache[:1, :1].numel() // heads)
+
+
+def paged_cache_load(
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    *,
+    seq_starts: torch.Tensor | None = None,
+    cumsum: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows (tokens, heads, size) of all sequences from caches (blocks, block size, heads, size).
+
+    context_lens: tokens of each sequence, or with cumsum where each starts, and the end. seq_starts: the
+    token of a sequence with which its rows begin, rounded down to its block.
+    """
+    lengths = context_lens.diff() if cumsum else context_lens
+    first = torch.zeros_like(lengths) if seq_starts is None else seq_starts // key_cache.shape[1]
+    rows = [
+        (table[start:], int(length)) for table, start, length in zip(block_table, first, lengths, strict=True)
+    ]
+    key, value = (
+        torch.cat([load_rows(cache, table, length, cache.shape[2]) for table, length in rows])
+        for cache in (key_cache, value_cache)
+    )
+    return key, value
+
+
+def paged_cache_load_into(
+    *arguments: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    seq_starts: torch.Tensor | None = None,
+    cumsum: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`paged_cache_load` into given tensors."""
+    found = paged_cache_load(*arguments, seq_starts=seq_starts, cumsum=cumsum)
+    return key.copy_(found[0]), value.copy_(found[1])

@@ -26,7 +26,10 @@ _HINTS = frozenset({"inner_precise", "block_size", "workspace"})
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionCall:
-    """The heads, scale and masking of one call. before, after: extent of the band in sparse mode 4."""
+    """The heads, scale and masking of one call. before, after: extent of the band in sparse mode 4.
+
+    added: what is added to scaled scores, (heads or 1, queries, keys).
+    """
 
     heads: int
     key_heads: int
@@ -36,6 +39,7 @@ class AttentionCall:
     before: int
     after: int
     sink: torch.Tensor | None = None
+    added: torch.Tensor | None = None
 
 
 def npu_fused_infer_attention_score(
@@ -280,6 +284,8 @@ def attend(
     repeats = call.heads // call.key_heads
     k, v = k.repeat_interleave(repeats, 0), v.repeat_interleave(repeats, 0)
     scores = q @ k.transpose(-1, -2) * call.scale
+    if call.added is not None:
+        scores = scores + wide(call.added)
     hidden = _hidden(call, q.shape[1], k.shape[1])
     if hidden is not None:
         scores = scores.masked_fill(hidden, float("-inf"))

@@ -31,7 +31,7 @@ BASE_FORMATS = frozenset({0, 1, 2, 27, 30, 35, 47})
 
 # Errors that say nothing about the call: CANN has no such function, or it reported an error.
 _OF_THE_RUNTIME = re.compile(
-    r"not in lib\w*opapi|libopapi\.so ?not found|GetOpApiFuncAddr|aclnn\w+ failed|call acl\w+ failed"
+    r"not in lib\w*opapi|libopapi\.so ?not found|Get(?:Op)?ApiFuncAddr|aclnn\w+ failed|call acl\w+ failed"
     r"|CreateOperation failed|error code is \d{6}|ERR\d\d(?:100|004|005|006|007|008)\b|(?:cann|CANN) version"
 )
 
