@@ -1,7 +1,7 @@
 """Installs a pure Python package from a commit of a local mirror, with the metadata that installers write.
 
-The build of such a package only copies files, and omits folders that people use from a checkout (verl's
-`recipe`). Here the folders are copied from the commit; no code of the repository runs.
+The build of such a package only copies files, as its own files tell, and omits folders that people use from a
+checkout (verl's `recipe`). Here the folders are copied from the commit; no code of the repository runs.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from harness.errors import InputError, Location
 from harness.matrix.model.environment_facets import PinnedSource
 from harness.sources.git.git_repository import GitTree
-from harness.sources.git.mirrors import find_mirror
-from harness.sources.packages.source_requirements import declared_requirements
+from harness.sources.git.mirrors import find_source
+from harness.sources.packages.source_build import SourceBuild, source_build
+from harness.sources.packages.source_requirements import source_requirements
 from harness.sources.tree import SYMLINK, path_problem
 
-# Package -> the folders of its repository to install.
-PURE_PYTHON_FOLDERS: Mapping[str, tuple[str, ...]] = {"verl": ("verl", "recipe")}
+# Package -> folders of its repository that are no part of it, and are installed because people use them.
+FOLDERS_BESIDE: Mapping[str, tuple[str, ...]] = {"verl": ("recipe",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,40 +38,51 @@ class CommitPackage:
         """What identifies this package in the digest of an environment."""
         return f"{self.package}@{self.commit}"
 
+    @property
+    def build(self) -> SourceBuild:
+        """What its build does, as its own files tell."""
+        return source_build(self.tree)
+
     def install(self, root: Path) -> None:
         """Write the package's folders and its metadata below `root` (site-packages).
 
         InputError for a path that would leave `root`.
         """
-        names = []
-        for path in self._paths():
-            data = self.tree.read(path)
-            target = root / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-            names.append(_record_line(path, data))
-        info = root / f"{self.package}-{self.version}.dist-info"
-        info.mkdir()
-        requires = "".join(f"Requires-Dist: {text}\n" for text in declared_requirements(self.tree))
+        build = self.build
+        names = [_written(root, path, self.tree.read(source)) for source, path in self._paths(build)]
+        info = f"{self.package}-{self.version}.dist-info"
+        requires = "".join(f"Requires-Dist: {text}\n" for text in source_requirements(self.tree))
         head = f"Metadata-Version: 2.1\nName: {self.package}\nVersion: {self.version}\n"
-        for name, text in (("METADATA", head + requires), ("INSTALLER", "npu-matrix\n")):
-            (info / name).write_text(text, "utf-8")
-            names.append(_record_line(f"{info.name}/{name}", text.encode()))
-        record = [*names, f"{info.name}/RECORD,,"]
-        (info / "RECORD").write_text("".join(f"{line}\n" for line in record), "utf-8")
+        texts = {"METADATA": head + requires, "INSTALLER": "npu-matrix\n"}
+        if build.entry_points:
+            groups = build.entry_points.items()
+            lines = (line for group, points in groups for line in (f"[{group}]", *points, ""))
+            texts["entry_points.txt"] = "\n".join(lines)
+        names += [_written(root, f"{info}/{name}", text.encode()) for name, text in texts.items()]
+        record = [*names, f"{info}/RECORD,,"]
+        (root / info / "RECORD").write_text("".join(f"{line}\n" for line in record), "utf-8")
 
-    def _paths(self) -> Iterator[str]:
+    def _paths(self, build: SourceBuild) -> Iterator[tuple[str, str]]:
+        """Paths in the repository, and below site-packages."""
+        installed = {build.prefix + root: root for root in build.roots}
+        installed |= {folder: folder for folder in FOLDERS_BESIDE.get(self.package, ())}
         for path in sorted(self.tree.paths()):
-            if (
-                PurePosixPath(path).parts[0] not in PURE_PYTHON_FOLDERS[self.package]
-                or self.tree.mode(path) == SYMLINK
-            ):
+            root = next((one for one in installed if path == one or path.startswith(f"{one}/")), None)
+            if root is None or self.tree.mode(path) == SYMLINK:
                 continue
             if problem := path_problem(path):
                 raise InputError(
                     f"{path!r} cannot be checked out", where=Location(self.tree.label), why=problem
                 )
-            yield path
+            yield path, installed[root] + path.removeprefix(root)
+
+
+def _written(root: Path, path: str, data: bytes) -> str:
+    """Write a file below `root`; its line of a RECORD."""
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+    return _record_line(path, data)
 
 
 def _record_line(path: str, data: bytes) -> str:
@@ -81,7 +93,7 @@ def _record_line(path: str, data: bytes) -> str:
 
 def find_commit_package(source: PinnedSource, mirrors: Sequence[Path]) -> CommitPackage | None:
     """The package at its commit in a mirror; None if no mirror has the commit."""
-    repository = find_mirror(mirrors, source.commit) if source.commit else None
+    repository = find_source(mirrors, source.commit, source.repository)
     if repository is None:
         return None
     tree = repository.tree(source.commit)

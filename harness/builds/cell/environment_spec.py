@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.atomic_write import replace_bytes
 from harness.builds.cell.build_step_error import BuildStepError
 from harness.builds.cell.commit_package import CommitPackage
 from harness.builds.cell.host_requirements import available_commits, available_interpreter, require_host
+from harness.builds.lock.cell_lock import LockedSource
+from harness.builds.lock.extra_requirements import PinnedStack, UnresolvableError
 from harness.builds.lock.omitted_packages import omitted_packages
 from harness.cell_program.built_environment import CellDevice, read_cell_device
 from harness.check import TaskContext
 from harness.digest import digest_file, digest_json
 from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet
 from harness.measurements import read_shape
+from harness.sources.git.mirrors import mirror_folders
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 
@@ -33,6 +38,7 @@ class EnvironmentSpec:
     lock: the file with the locked packages. packages: those that are installed. omitted: locked packages that
     this device does not need, and why. built: packages built here from their source package, because they
     have no wheel or one for another device. build_env: package -> environment variables of its build.
+    added: those of `packages` that packages from source need in addition to the lock.
     patched, manifest: archive of the patched files, and for each its digest before (`pre`) and after (`post`)
     patching. commit_packages: packages installed from a commit of a mirror on this host. sources: packages
     that the build of an image compiles from repositories; the versions that such builds give them are not
@@ -51,6 +57,7 @@ class EnvironmentSpec:
     interpreter_version: str
     device: CellDevice
     commit_packages: tuple[CommitPackage, ...] = ()
+    added: tuple[LockedPackage, ...] = ()
     sources: tuple[PinnedSource, ...] = ()
 
     @property
@@ -82,6 +89,7 @@ class EnvironmentSpec:
             "left_out": sorted(self.omitted),
             "built": sorted(self.built),
             **({"checkouts": packages} if packages else {}),
+            **({"added": [one.requirement for one in self.added]} if self.added else {}),
             "build_env": {name: dict(values) for name, values in self.build_env.items()},
             "interpreter": [self.interpreter, self.interpreter_version, platform.machine()],
         }
@@ -105,7 +113,8 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
         interpreter = available_interpreter(platform_facet.python, ctx.log)
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
-    locked = parse_lock(lock.read_text("utf-8"))
+    added = _requirements_of_sources(ctx, lock.read_text("utf-8"), pins, platform_facet)
+    locked = (*parse_lock(lock.read_text("utf-8")), *added)
     omitted = omitted_packages(locked, "sim" if device.simulated else device.kind)
     packages = tuple(package for package in locked if package.name not in omitted)
     build_env = {normal_name(name): values for name, values in pins.build_env.items()}
@@ -122,8 +131,44 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
         interpreter_version=interpreter[1],
         device=device,
         commit_packages=commit_packages,
+        added=added,
         sources=pins.from_source if device.engine else (),
     )
+
+
+def _requirements_of_sources(
+    ctx: TaskContext, text: str, pins: PinsFacet, target: PlatformFacet
+) -> tuple[LockedPackage, ...]:
+    """What packages from source need and the lock does not have, in releases that fit its pins.
+
+    Only packages whose commit a mirror has: their own files tell. Once resolved, these releases are kept.
+    """
+    resolved = RESOLVE_FORMAT.read(ctx.inputs["resolve"].measurements)
+    sources = tuple(
+        LockedSource(**vars(one), env=pins.build_env.get(one.package, {})) for one in pins.from_source
+    )
+    stack = PinnedStack(
+        python=target.python,
+        arch=target.arch,
+        packages=parse_lock(text),
+        from_source=sources,
+        unpinned_sources=tuple(
+            one.package for one in sources if one.package not in resolved.source_requirements
+        ),
+        indexes=resolved.indexes,
+    )
+    requirements = stack.requirements(mirror_folders())
+    stored = ctx.cache / "requirements" / f"{digest_json([text, requirements, stack.python, stack.arch])}.txt"
+    if requirements and not stored.is_file():
+        try:
+            added = stack.additions(requirements, os.environ)
+        except UnresolvableError as error:
+            reason = "No releases fit the pins and what the packages from source require."
+            raise BuildStepError("resolve", reason, tail=str(error)) from error
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        blocks = (f"{one.requirement}\n" + "".join(f"    # via {by}\n" for by in one.via) for one in added)
+        replace_bytes(stored, "".join(blocks).encode(), mode=0o644)
+    return parse_lock(stored.read_text("utf-8")) if requirements else ()
 
 
 def _packages_to_build(

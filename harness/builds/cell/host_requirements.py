@@ -9,13 +9,13 @@ from pathlib import Path
 
 from harness.builds.cell.build_step_error import HostLacksError
 from harness.builds.cell.cann_variables import selected_toolkit
-from harness.builds.cell.commit_package import PURE_PYTHON_FOLDERS, CommitPackage, find_commit_package
+from harness.builds.cell.commit_package import CommitPackage, find_commit_package
 from harness.builds.cell.interpreter import fetch_interpreter, find_interpreter
 from harness.cell_program.built_environment import CellDevice, HostLack
 from harness.cell_program.cann_version import cann_folders
 from harness.devices.cards.driver_files import ASCEND
 from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
-from harness.sources.git.mirrors import MIRRORS, find_mirror, mirror_folders
+from harness.sources.git.mirrors import MIRRORS, find_source, mirror_folders, short_revision
 from harness.user_folders import exists
 
 
@@ -29,7 +29,9 @@ def still_lacks(lacks: HostLack | None) -> bool:
         case HostLack(kind="cann"):
             return not selected_toolkit(os.environ)
         case HostLack(kind="commits", names=commits):
-            return any(find_mirror(mirror_folders(), commit) is None for commit in commits)
+            mirrors = mirror_folders()
+            named = (name.rpartition(" ") for name in commits)
+            return any(find_source(mirrors, commit, address) is None for address, _, commit in named)
         case HostLack(kind="engine"):
             return True
     return False
@@ -81,20 +83,22 @@ def _set_env(folder: Path) -> Path | None:
 
 def available_commits(pins: PinsFacet) -> tuple[CommitPackage, ...]:
     """The packages from source, which have to be pure Python and whose commits a mirror has to have."""
-    compiled = [one.package for one in pins.from_source if one.package not in PURE_PYTHON_FOLDERS]
-    if compiled:
-        raise HostLacksError(
-            HostLack(kind="engine"),
-            f"{', '.join(compiled)}: what has to be compiled from a repository is built in containers only.",
-            remedy="Use `--engine docker` or `--engine podman`.",
-        )
     mirrors = mirror_folders()
     packages = {source: find_commit_package(source, mirrors) for source in pins.from_source}
+    compiled = {one.package: one.build.more for one in packages.values() if one and one.build.more}
+    if compiled:
+        why = "; ".join(f"{name} ({more})" for name, more in compiled.items())
+        raise HostLacksError(
+            HostLack(kind="engine"),
+            f"{why}: what has to be compiled from a repository is built in containers only.",
+            remedy="Use `--engine docker` or `--engine podman`.",
+        )
     missing = [source for source, package in packages.items() if package is None]
     if missing:
-        names = ", ".join(f"{one.package} {one.commit[:12]}" for one in missing)
+        names = ", ".join(f"{one.package} {short_revision(one.commit)}" for one in missing)
+        absent = tuple(f"{one.repository} {one.commit}".strip() for one in missing)
         raise HostLacksError(
-            HostLack(kind="commits", names=tuple(one.commit for one in missing)),
+            HostLack(kind="commits", names=absent),
             f"No mirror has these commits: {names}.",
             remedy=f"Run `npu-matrix mirrors update`, or set {MIRRORS} to a folder of clones that have them.",
         )

@@ -18,7 +18,7 @@ from harness.builds.engines.image_layers import INSTALLER
 from harness.builds.lock.cell_lock import LockedSource
 from harness.builds.ownership.temporary_folders import memory_folder, temporary_folder
 from harness.sources.git.absent_objects import FETCHED
-from harness.sources.git.mirrors import MIRRORS, find_mirror
+from harness.sources.git.mirrors import MIRRORS, find_source
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
 # Variables that refer to files or the session of this host and are not valid in a container.
@@ -132,6 +132,6 @@ def _certificates(variables: Mapping[str, str]) -> bytes:
 def _mirrors(sources: Sequence[LockedSource], environ: Mapping[str, str]) -> Iterator[Mount]:
     folders = [Path(folder) for name in (MIRRORS, FETCHED) if (folder := environ.get(name, ""))]
     for source in sources:
-        repository = find_mirror(folders, source.commit)
+        repository = find_source(folders, source.commit, source.repository)
         if repository is not None:
             yield Mount(source=repository.path, target=f"{BUILD_TIME_FOLDER}/git/{source.package}")

@@ -19,6 +19,7 @@ from harness.matrix.cells.pins import required_package
 from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet
 from harness.measurements import read_shape
 from harness.package import data_file
+from harness.sources.git.mirrors import short_revision
 from harness.sources.packages.lockfile import normal_name
 
 #: Its setting: the interpreter of the environment. Empty means `python3` of PATH.
@@ -175,7 +176,7 @@ def _source_difference(package: FoundPackage | None, source: PinnedSource) -> st
     if not package.commit:
         return (
             f"{source.package} {package.version} is installed, and nothing states its commit; the cell has "
-            f"{source.commit[:12]}."
+            f"{short_revision(source.commit)}."
         )
     if not package.commit.startswith(source.commit) or package.commit.endswith(CHANGED):
         return f"{source.package} is installed from {package.commit}; the cell has {source.commit}."

@@ -14,9 +14,7 @@ from pathlib import Path
 
 from harness.builds.lock.cell_lock import CellLock, LockedSource
 from harness.builds.ownership.temporary_folders import temporary_folder
-from harness.errors import InputError
-from harness.sources.git.git_repository import Repository
-from harness.sources.git.mirrors import find_mirror, git_folders
+from harness.sources.git.mirrors import find_source
 
 
 def add_tree_ids(lock: CellLock, mirrors: Sequence[Path]) -> CellLock:
@@ -30,33 +28,12 @@ def add_tree_ids(lock: CellLock, mirrors: Sequence[Path]) -> CellLock:
 
 
 def _with_tree(source: LockedSource, mirrors: Sequence[Path]) -> LockedSource:
-    repository = find_repository(source, mirrors)
+    repository = find_source(mirrors, source.commit, source.repository)
     if repository is None:
         return source
     commit = str(repository.commit(source.commit))
     tree = repository.objects.revparse_single(f"{commit}^{{tree}}")
     return replace(source, tree=str(tree.id), commit=commit if source.abbreviated else source.commit)
-
-
-def find_repository(source: LockedSource, mirrors: Sequence[Path]) -> Repository | None:
-    """The repository below `mirrors` that has the commit or tag of a source package, or None."""
-    return find_mirror(mirrors, source.commit) or _with_tag(mirrors, source)
-
-
-def _with_tag(mirrors: Sequence[Path], source: LockedSource) -> Repository | None:
-    """The mirror of the package's own repository, with its tag; others can have tags of the same name."""
-    name = source.repository.removesuffix(".git").rstrip("/").rpartition("/")[2]
-    folders = [(place, folder) for place in mirrors for folder in sorted(git_folders(place))]
-    for place, folder in folders:
-        if name not in str(folder.relative_to(place)):
-            continue
-        repository = Repository(folder)
-        try:
-            if repository.has_tag(source.commit):
-                return repository
-        except InputError:
-            continue
-    return None
 
 
 # An abbreviated commit id requires fetching all commits of the repository.

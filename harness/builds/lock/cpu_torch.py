@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from harness.builds.lock.cell_lock import CPU_BUILDS, CPU_INDEX, CellLock, index_of_cpu_builds
-from harness.builds.lock.extra_requirements import resolve_with_pins
+from harness.builds.lock.extra_requirements import PinnedStack, resolve_with_pins
 from harness.builds.lock.omitted_packages import omitted_packages
 from harness.errors import InfrastructureError
 from harness.sources.packages.index_settings import index_environment
@@ -28,7 +28,7 @@ def with_cpu_torch(lock: CellLock, environ: Mapping[str, str]) -> CellLock:
     wanted = [f"{one.name}=={one.version}+cpu" for one in lock.packages if one.name in CPU_BUILDS]
     settings = index_environment(environ).with_indexes((CPU_INDEX,))
     try:
-        resolved = resolve_with_pins(lock, wanted, settings, free=CPU_BUILDS)
+        resolved = resolve_with_pins(PinnedStack.of(lock), wanted, settings, free=CPU_BUILDS)
     except InfrastructureError:
         return lock
     builds = {package.name: package for package in resolved if package.name in CPU_BUILDS}

@@ -12,19 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import tomllib
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.builds.lock.cell_lock import WHEELS_BY, CellLock, LockedSource
-from harness.builds.lock.commit_trees import find_repository
-from harness.builds.lock.extra_requirements import resolve_with_pins
-from harness.errors import HarnessError, InfrastructureError
+from harness.builds.lock.extra_requirements import PinnedStack, resolve_with_pins
+from harness.errors import HarnessError, InfrastructureError, InputError
+from harness.sources.git.mirrors import find_source
 from harness.sources.packages.archive import open_archive
 from harness.sources.packages.index_settings import IndexSettings, index_environment
+from harness.sources.packages.project_file import read_project, strings, table
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.tree import Tree
 
-PROJECT, SUBMODULES = "pyproject.toml", ".gitmodules"
+SUBMODULES = ".gitmodules"
 # What pip assumes for a tree without `build-system.requires`.
 DEFAULT_TOOLS = ("setuptools>=40.8.0", "wheel")
 # setuptools 82 removed pkg_resources, which builds of these stacks import; verl's Dockerfiles pin 80.10.2.
@@ -67,7 +67,7 @@ def with_complete_sources(
     incomplete = {name: paths for name, paths in lacking.items() if name not in repositories}
     complete = replace(lock.with_sources(replaced), incomplete=incomplete)
     for source in complete.from_source:
-        repository = find_repository(source, mirrors) if mirrors else None
+        repository = find_source(mirrors, source.commit, source.repository) if mirrors else None
         if repository is not None and source.package not in WHEELS_BY:
             trees[source.package] = repository.tree(source.commit)
     return _with_build_tools(complete, trees, index_environment(environ))
@@ -84,14 +84,12 @@ def missing_submodules(tree: Tree) -> tuple[str, ...]:
 
 def build_requirements(tree: Tree) -> tuple[str, ...]:
     """What `build-system.requires` of a source tree lists; () if it cannot be read."""
-    if not tree.mode(PROJECT):
-        return DEFAULT_TOOLS
     try:
-        system = tomllib.loads(tree.read(PROJECT).decode("utf-8", "replace")).get("build-system", {})
-        lines = tuple(map(str, system.get("requires", DEFAULT_TOOLS)))
+        system = table(read_project(tree), "build-system")
+        lines = strings(system["requires"]) if "requires" in system else DEFAULT_TOOLS
         for line in lines:
             Requirement(line)
-    except (tomllib.TOMLDecodeError, InvalidRequirement, AttributeError, TypeError):
+    except (InputError, InvalidRequirement):
         return ()
     return lines
 
@@ -123,7 +121,7 @@ def _with_build_tools(lock: CellLock, trees: Mapping[str, Tree], settings: Index
     for wanted, indexes in attempts:
         try:
             # The builds may need an older setuptools than the cell, which a later layer installs.
-            resolved = resolve_with_pins(lock, wanted, indexes, free={"setuptools"})
+            resolved = resolve_with_pins(PinnedStack.of(lock), wanted, indexes, free={"setuptools"})
         except InfrastructureError:
             continue
         # Also those that the lock pins: a later layer, or the same call of pip, would install them too late.

@@ -23,7 +23,7 @@ from harness.errors import HarnessError, InfrastructureError, InputError
 from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
-from harness.sources.git.mirrors import find_mirror, mirror_folders
+from harness.sources.git.mirrors import find_source, mirror_folders
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, machine_failure
 from harness.sources.packages.index_lookup import PackageIndex, PublishedFile, ReleaseNotFoundError
 from harness.sources.packages.index_refusal import refusal_behind
@@ -248,7 +248,7 @@ def newly_available_sources(measurements: ResolveMeasured, mirrors: Sequence[Pat
         return ""
     for item in measurements.from_source:
         known = item.package in measurements.source_requirements
-        if not known and item.commit and find_mirror(mirrors, item.commit):
+        if not known and find_source(mirrors, item.commit, item.repository):
             return f"a mirror now has the commit of {item.package}"
     return ""
 

@@ -17,11 +17,11 @@ from harness.compat.resolve.replaced_requirements import (
 )
 from harness.errors import InputError
 from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
-from harness.sources.git.mirrors import find_mirror
+from harness.sources.git.mirrors import find_source, short_revision
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.release_archive import CROSS_PLATFORM, TargetPlatform
 from harness.sources.packages.resolve_measurements import SourcePackage
-from harness.sources.packages.source_requirements import declared_requirements
+from harness.sources.packages.source_requirements import source_requirements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +74,9 @@ class ResolveRequest:
             return self
         declared = {}
         for item in self.from_source:
-            repository = find_mirror(mirrors, item.commit) if item.commit else None
+            repository = find_source(mirrors, item.commit, item.repository)
             if repository is not None:
-                declared[item.package] = tuple(declared_requirements(repository.tree(item.commit)))
+                declared[item.package] = tuple(source_requirements(repository.tree(item.commit)))
         used = {
             package: tuple(replaced_requirement(text, self.replacements(package)) for text in requires)
             for package, requires in declared.items()
@@ -89,7 +89,7 @@ class ResolveRequest:
             if item.package in self.declared:
                 yield ReleaseMetadata(
                     name=normal_name(item.package),
-                    version=item.commit[:12],
+                    version=short_revision(item.commit),
                     requires=self.declared[item.package],
                 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -64,6 +65,33 @@ def find_mirror(mirrors: Sequence[Path], commit: str) -> Repository | None:
         except InputError:
             continue
     return partial
+
+
+def find_source(mirrors: Sequence[Path], revision: str, address: str) -> Repository | None:
+    """The repository below `mirrors` that has a commit, or is the one at `address` and has a tag, or None.
+
+    Other repositories can have tags of the same name.
+    """
+    if not revision:
+        return None
+    if (repository := find_mirror(mirrors, revision)) is not None:
+        return repository
+    name = _owner_and_name(address)[1]
+    for place in mirrors if name else ():
+        for folder in sorted(git_folders(place)):
+            repository = Repository(folder)
+            remotes = [_owner_and_name(url)[1] for url in _remotes(repository)]
+            if name not in remotes and name not in str(folder.relative_to(place)).lower():
+                continue
+            with contextlib.suppress(InputError):
+                if repository.has_tag(revision):
+                    return repository
+    return None
+
+
+def short_revision(revision: str) -> str:
+    """The first letters of a commit id; a tag as it is."""
+    return revision[:12] if _COMMIT.fullmatch(revision) else revision
 
 
 def _all_git_folders(mirrors: Sequence[Path]) -> Iterator[Path]:

@@ -7,12 +7,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-import tomllib
-
 from harness.errors import InputError, Location
+from harness.sources.packages.project_file import PROJECT, read_project, strings, table
+from harness.sources.packages.setup_config import listed, read_setup_config
+from harness.sources.packages.setup_script import (
+    SETUP,
+    ComputedError,
+    SetupScript,
+    name_of,
+    read_setup_script,
+)
 from harness.sources.tree import Tree, path_problem
 
-SETUP, PROJECT = "setup.py", "pyproject.toml"
 _ARGUMENT = "install_requires"
 FILE = "requirements.txt"
 TARGET = "VLLM_TARGET_DEVICE"
@@ -22,115 +28,81 @@ INCLUDES = ("-r ", "--requirement ", "-r=", "--requirement=")
 COMMENT = re.compile(r"(^|\s)#.*$")
 
 
-def declared_requirements(tree: Tree) -> tuple[str, ...]:
-    """The requirements of the package in `tree`, without those of extras.
+def source_requirements(tree: Tree, env: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The requirements of the package in `tree`, without extras, if it is built with the variables `env`.
 
-    They come from `project.dependencies` in pyproject.toml or, if these are dynamic, from the literal list
-    that setup.py assigns to `install_requires`. InputError if neither exists.
+    They come from pyproject.toml, or, if it says that they are dynamic or has no project, from what setup.py
+    passes as `install_requires`, from the table `_deps` from which it selects (transformers), from setup.cfg,
+    or from the file that these name, with VLLM_TARGET_DEVICE=empty the one that setup.py reads for builds
+    without a device (vLLM). Options in requirements files are ignored, included files are read. InputError if
+    none of these exists.
     """
-    requirements = _of_project(tree)
-    if requirements is None:
-        requirements = _of_setup(tree)
-    if requirements is None:
+    project = read_project(tree)
+    metadata = table(project, "project")
+    if metadata and "dependencies" not in strings(metadata.get("dynamic")):
+        return strings(metadata.get("dependencies"))
+    script = read_setup_script(tree)
+    for found in (_of_setup(script), _from_table(script), _of_config(tree)):
+        if found is not None:
+            return found
+    files = _files(script, project, env or {})
+    if not files:
         raise InputError(
             "the requirements of this source tree cannot be determined",
             where=Location(tree.label),
             why=f"no project.dependencies in {PROJECT}, no list {_ARGUMENT} in {SETUP}",
         )
-    return requirements
+    return tuple(line for name in files for line in _lines(tree, name, ()))
 
 
-def _of_project(tree: Tree) -> tuple[str, ...] | None:
-    text = _text(tree, PROJECT)
+def _of_setup(script: SetupScript) -> tuple[str, ...] | None:
+    """The list that setup.py assigns or passes as `install_requires`; None for a computed one."""
     try:
-        project = tomllib.loads(text).get("project", {})
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(
-            "this file is not valid TOML", where=Location(f"{tree.label}:{PROJECT}"), why=str(error)
-        ) from error
-    dependencies = project.get("dependencies")
-    return tuple(map(str, dependencies)) if isinstance(dependencies, list) else None
-
-
-def _of_setup(tree: Tree) -> tuple[str, ...] | None:
-    """The literal list that setup.py assigns to `install_requires`; None for a computed one."""
-    try:
-        module = ast.parse(_text(tree, SETUP))
-    # Before Python 3.11.4, null bytes raise ValueError.
-    except (SyntaxError, ValueError) as error:
-        raise InputError(
-            "this file is not valid Python", where=Location(f"{tree.label}:{SETUP}"), why=str(error)
-        ) from error
-    node = next((value for name, value in _assignments(ast.walk(module)) if name == _ARGUMENT), None)
-    try:
-        value = ast.literal_eval(node) if node else None
-    except ValueError:
+        passed = script.argument(_ARGUMENT)
+        assigned = script.assigned(_ARGUMENT)
+        value = script.value(passed or (assigned[0] if assigned else None))
+    except ComputedError:
         return None
-    return tuple(map(str, value)) if isinstance(value, (list, tuple)) else None
+    # setup.py may read them from a file.
+    return tuple(_requirements(script.tree, map(str, value), ())) if isinstance(value, list) else None
 
 
-def _text(tree: Tree, path: str) -> str:
-    return tree.read(path).decode("utf-8", "replace") if tree.mode(path) else ""
-
-
-def source_requirements(tree: Tree, env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The requirements of the package in `tree` if it is built with the environment variables `env`.
-
-    They come from its metadata, from the `requirements.txt` that setup.py names, from the table `_deps` in
-    setup.py from which `install_requires` selects (transformers), or, with VLLM_TARGET_DEVICE=empty, from the
-    file that setup.py reads for builds without a device (vLLM). Options in requirements files are ignored,
-    included files are read. InputError if none of these exists.
-    """
-    try:
-        return declared_requirements(tree)
-    except InputError:
-        setup = _text(tree, SETUP)
-        module = _parsed(setup)
-        if (selected := _from_table(module)) is not None:
-            return selected
-        name = FILE if f'"{FILE}"' in setup.replace("'", '"') else ""
-        if (env or {}).get(TARGET) == "empty":
-            name = _without_device(module) or name
-        if not name or not tree.mode(name):
-            raise
-    return tuple(_lines(tree, name, ()))
-
-
-def _parsed(setup: str) -> ast.Module:
-    """The parsed file; empty if it is not Python, which `declared_requirements` reports."""
-    try:
-        return ast.parse(setup)
-    except (SyntaxError, ValueError):
-        return ast.Module(body=[], type_ignores=[])
-
-
-def _from_table(module: ast.Module) -> tuple[str, ...] | None:
+def _from_table(script: SetupScript) -> tuple[str, ...] | None:
     """The requirements in `install_requires = [deps["a"], ...]`, where `_deps` lists all requirements."""
-    values = dict(_assignments(module.body))
-    table, required = values.get("_deps"), values.get(_ARGUMENT)
-    if not isinstance(table, ast.List) or not isinstance(required, ast.List):
+    tables, lists = script.assigned("_deps"), script.assigned(_ARGUMENT)
+    if not tables or not lists or not isinstance(tables[0], ast.List) or not isinstance(lists[0], ast.List):
         return None
+    elements = lists[0].elts
     names = [
         one.slice.value
-        for one in required.elts
+        for one in elements
         if isinstance(one, ast.Subscript)
-        and isinstance(one.value, ast.Name)
-        and one.value.id == "deps"
+        and name_of(one.value) == "deps"
         and isinstance(one.slice, ast.Constant)
         and isinstance(one.slice.value, str)
     ]
-    texts = [one.value for one in table.elts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    by_name = {match[0]: text for text in texts if (match := NAME.match(text))}
-    if len(names) != len(required.elts) or not by_name.keys() >= set(names):
+    texts = [one.value for one in tables[0].elts if isinstance(one, ast.Constant)]
+    by_name = {match[0]: text for text in texts if isinstance(text, str) and (match := NAME.match(text))}
+    if len(names) != len(elements) or not by_name.keys() >= set(names):
         return None
     return tuple(by_name[name] for name in names)
 
 
-def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    """The names that these statements assign, and their values."""
-    for node in nodes:
-        if isinstance(node, ast.Assign):
-            yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
+def _of_config(tree: Tree) -> tuple[str, ...] | None:
+    text = read_setup_config(tree).get("options", _ARGUMENT, fallback="")
+    return listed(text) if text and not text.startswith("file:") else None
+
+
+def _files(script: SetupScript, project: Mapping[str, object], env: Mapping[str, str]) -> tuple[str, ...]:
+    """The files that have the requirements."""
+    text = read_setup_config(script.tree).get("options", _ARGUMENT, fallback="")
+    named = strings(table(project, "tool", "setuptools", "dynamic", "dependencies").get("file"))
+    if named or text.startswith("file:"):
+        return named or listed(text.removeprefix("file:"))
+    if env.get(TARGET) == "empty" and (name := _without_device(script.module)):
+        return (name,)
+    texts = (one.value for one in ast.walk(script.module) if isinstance(one, ast.Constant))
+    return (FILE,) if FILE in texts and script.tree.mode(FILE) else ()
 
 
 def _without_device(module: ast.Module) -> str:
@@ -148,16 +120,22 @@ def _without_device(module: ast.Module) -> str:
 
 
 def _calls(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+    return isinstance(node, ast.Call) and name_of(node.func) == name
 
 
 def _lines(tree: Tree, name: str, above: tuple[str, ...]) -> Iterator[str]:
     if name in above or path_problem(name) or not tree.mode(name):
         raise InputError("this requirements file cannot be read", where=Location(f"{tree.label}:{name}"))
-    for line in tree.read(name).decode("utf-8", "replace").splitlines():
+    lines = tree.read(name).decode("utf-8", "replace").splitlines()
+    yield from _requirements(tree, lines, (*above, name))
+
+
+def _requirements(tree: Tree, lines: Iterable[str], above: tuple[str, ...]) -> Iterator[str]:
+    """The requirements in lines of the last of the files `above`, and in those that it includes."""
+    for line in lines:
         text = COMMENT.sub("", line).strip()
         if text.startswith(INCLUDES):
             other = text.replace("=", " ", 1).split(maxsplit=1)[1]
-            yield from _lines(tree, str(PurePosixPath(name).parent / other), (*above, name))
+            yield from _lines(tree, str(PurePosixPath(*above[-1:]).parent / other), above)
         elif text and not text.startswith("-"):
             yield text

@@ -86,7 +86,7 @@ STOPS = {
     "index": ("a package is not on the index for this machine's architecture", False),
     "compiler": ("needs the compiler of CANN", False),
     "known": ("an expected failure of matrix.yaml", False),
-    "network": ("a repository or package index that this machine cannot reach", False),
+    "network": ("a repository, package index or Python that this machine cannot reach", False),
     "left out": ("the profile leaves the check out", False),
     "source": ("a package from a repository, which the engine `venv` does not build", True),
     "other": ("not explained: look at it", True),
@@ -311,7 +311,7 @@ def _kind(check: str, status: str, result: Mapping[str, object], text: str) -> s
         return "compiler" if any(name in text for name in _COMPILED_WITH_CANN) else "source"
     silent = isinstance(measured, Mapping) and bool(measured.get("unreachable"))
     if (
-        lacking == "commits"
+        lacking in ("commits", "python")
         or COMMIT_REMEDY in _texts(result, "remedies")
         or (status == "not-run" and silent)
     ):

@@ -1,4 +1,4 @@
-"""Installing a package from a commit of a mirror into an environment."""
+"""Installing a package from a commit of a mirror into an environment, and which packages that cannot do."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ import pytest
 from git_command import commit_all
 from memory_tree import MemoryTree
 
+from harness.builds.cell.build_step_error import HostLacksError
 from harness.builds.cell.commit_package import CommitPackage, find_commit_package
+from harness.builds.cell.host_requirements import available_commits
 from harness.errors import InputError
-from harness.matrix.model.environment_facets import PinnedSource
+from harness.matrix.model.environment_facets import PinnedSource, PinsFacet
 from harness.sources.tree import TreeFile
 
 FILES = {
     "verl/__init__.py": "ANSWER = 1\n",
     "recipe/dapo/main.py": "",
     "tests/test_it.py": "",
-    "setup.py": 'install_requires = ["ray>=2"]\nraise RuntimeError("it ran")\n',
+    "setup.py": """install_requires = ["ray>=2"]
+setup(packages=find_packages(), install_requires=install_requires, entry_points={"a.b": ["x = verl:x"]})
+raise RuntimeError("it ran")
+""",
 }
 
 
@@ -49,6 +54,9 @@ def test_the_package_is_there_as_if_it_had_been_installed(mirrors: tuple[Path, s
     assert {path.name for path in site.iterdir()} == {"verl", "recipe", "verl-0.7.0.dev0.dist-info"}
     (known,) = importlib.metadata.distributions(path=[str(site)])
     assert (known.name, known.version, known.requires) == ("verl", "0.7.0.dev0", ["ray>=2"])
+    assert [(point.group, point.name, point.value) for point in known.entry_points] == [
+        ("a.b", "x", "verl:x")
+    ]
     recorded = {str(file): file.hash for file in known.files or ()}
     assert all((site / name).is_file() for name in recorded)
     assert recorded["verl/__init__.py"] is not None
@@ -65,8 +73,38 @@ def test_a_path_out_of_the_environment_is_refused(mirrors: tuple[Path, str], tmp
     folder, commit = mirrors
     found = find_verl(commit, folder)
     assert found is not None
-    hostile = MemoryTree(label="hostile", files={"verl/../../out.py": TreeFile(data=b"", mode="100644")})
+    files = {"verl/../../out.py": "", "setup.py": "setup(packages=['verl'])"}
+    hostile = MemoryTree(
+        label="hostile",
+        files={name: TreeFile(data=text.encode(), mode="100644") for name, text in files.items()},
+    )
     object.__setattr__(found, "tree", hostile)
     with pytest.raises(InputError, match="cannot be checked out"):
         found.install(tmp_path)
     assert not (tmp_path.parent / "out.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("setup", "lacks"),
+    [
+        ("", ""),
+        ("setup(packages=['verl'], ext_modules=[Extension('x')])", "engine"),
+        (None, "commits"),
+    ],
+)
+def test_only_commits_of_pure_python_are_installed_without_a_container(
+    setup: str | None, lacks: str, mirrors: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, commit = mirrors
+    if setup:
+        (folder / "verl" / "setup.py").write_text(setup)
+        commit = commit_all(folder / "verl")
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(folder))
+    source = PinnedSource(package="verl", version="1.0", commit="0" * 40 if setup is None else commit)
+    pins = PinsFacet(from_source=(source,))
+    if not lacks:
+        assert [one.commit for one in available_commits(pins)] == [commit]
+        return
+    with pytest.raises(HostLacksError) as refused:
+        available_commits(pins)
+    assert refused.value.lacks.kind == lacks

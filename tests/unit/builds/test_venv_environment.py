@@ -539,3 +539,47 @@ def test_an_environment_without_a_sentinel_is_not_thereby_hardware(
 def test_a_package_that_is_not_there_turns_the_check_red() -> None:
     built = environment_built(probe=environment_probe(packages={"torch": "2.13.0+cpu"}))
     assert environment_judge.judge(built, {}).reasons == ("ray 2.0 is locked but not installed.",)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["of hardware", "in the lock already"])
+def test_what_a_package_from_a_commit_requires_is_installed_too(
+    context: Any, wheels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    wheels.add("numpy", "1.26.4")
+    wheels.add("omegaconf", "2.3.0")
+    wheels.add("hydra-core", "1.3.2", "omegaconf>=2.2", "numpy")
+    cell = Cell(context, tmp_path, wheels.add("numpy", "2.2.6"))
+    repository = tmp_path / "mirrors" / "verl"
+    repository.mkdir(parents=True)
+    (repository / "setup.py").write_text(
+        "setup(packages=['verl'], install_requires=['hydra-core', 'numpy<2'])"
+    )
+    commit = commit_all(repository)
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
+    cell.ctx.facets["pins"] = {"from_source": [{"package": "verl", "version": "0.7.0", "commit": commit}]}
+    if known:
+        measured = ResolveMeasured(resolved=True, source_requirements={"verl": ("numpy",)})
+        cell.ctx.inputs = {"resolve": outcome("resolve", **RESOLVE_FORMAT.write(measured))}
+    spec = environment_spec.environment_spec(cell.ctx)
+    added = {} if known else {"hydra-core": "1.3.2", "omegaconf": "2.3.0"}
+    assert spec.expected == {"numpy": "2.2.6", "verl": "0.7.0", **added}
+    assert [one.via for one in spec.added if one.name == "omegaconf"] == [("hydra-core", "verl")] * (not known)
+
+    wheels.add("hydra-core", "1.4.0")
+    assert environment_spec.environment_spec(cell.ctx).digest == spec.digest
+
+
+def test_requirements_of_a_commit_that_no_release_fits_end_the_build(
+    context: Any, wheels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Cell(context, tmp_path, wheels.add("numpy", "2.2.6"))
+    repository = tmp_path / "mirrors" / "verl"
+    repository.mkdir(parents=True)
+    (repository / "setup.py").write_text("setup(packages=['verl'], install_requires=['hydra-core>=9'])")
+    commit = commit_all(repository)
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
+    cell.ctx.facets["pins"] = {"from_source": [{"package": "verl", "version": "0.7.0", "commit": commit}]}
+    found, judgement = cell.fail()
+    assert found.step == "resolve"
+    assert judgement.status is Status.FAIL
+    assert "hydra-core" in found.tail

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pygit2
 import pytest
-from git_command import git
+from git_command import commit_all, git
 from git_server import make_repository
 
 from harness.settings import load_settings
 from harness.sources.git.mirrors import (
     find_clone,
     find_mirror,
+    find_source,
     git_folders,
     mirror_folders,
     mirrors_problem,
@@ -96,3 +97,19 @@ def test_the_commits_of_the_checkout_are_found_in_itself_and_in_its_worktrees(
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "absent"))
     monkeypatch.delenv("NPU_MATRIX_FETCHED_MIRRORS")
     assert "does not exist" in mirrors_problem(mirror_folders())
+
+
+def test_a_tag_is_found_in_clones_of_its_own_repository_only(tmp_path: Path) -> None:
+    for name in ("other", "mine"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "setup.py").write_text(name)
+        commit = commit_all(folder)
+        git(folder, "tag", "v1")
+    git(tmp_path / "mine", "remote", "add", "origin", "https://example.org/team/Project.git")
+    found = find_source([tmp_path], "v1", "https://other.example/team/project")
+    assert found is not None
+    assert found.path.name == "mine"
+    assert find_source([tmp_path], "v1", "https://example.org/team/else") is None
+    assert find_source([tmp_path], commit, "https://example.org/team/else") is not None
+    assert find_source([tmp_path], "", "https://example.org/team/Project.git") is None

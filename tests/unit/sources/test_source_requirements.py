@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from memory_tree import MemoryTree
 
 from harness.errors import InputError
-from harness.sources.packages.source_requirements import declared_requirements, source_requirements
+from harness.sources.packages.source_requirements import source_requirements
 from harness.sources.tree import REGULAR, TreeFile
 
 EMPTY = {"VLLM_TARGET_DEVICE": "empty"}
@@ -61,12 +61,12 @@ SETUP = (
 
 def test_a_project_lists_its_dependencies() -> None:
     listed = '[project]\nname = "x"\ndependencies = ["ray>=2"]\n'
-    assert declared_requirements(tree(pyproject_toml=listed, setup_py=SETUP)) == ("ray>=2",)
+    assert source_requirements(tree(pyproject_toml=listed, setup_py=SETUP)) == ("ray>=2",)
 
 
 @pytest.mark.parametrize("more", [{}, {"pyproject_toml": DYNAMIC}])
 def test_setup_py_is_read_and_not_run(more: dict[str, str]) -> None:
-    assert declared_requirements(tree(setup_py=SETUP, **more)) == ("ray>=2", "numpy<2")
+    assert source_requirements(tree(setup_py=SETUP, **more)) == ("ray>=2", "numpy<2")
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,47 @@ def test_setup_py_is_read_and_not_run(more: dict[str, str]) -> None:
     [
         ({}, "cannot be determined"),
         ({"setup_py": "install_requires = read('requirements.txt')\n"}, "cannot be determined"),
+        (
+            {"setup_py": "setup(install_requires=Path('../x.txt').read_text().splitlines())\n"},
+            "cannot be determined",
+        ),
+        (
+            {
+                "setup_py": "install_requires = []\ninstall_requires.append(torch())\nsetup(install_requires=install_requires)"
+            },
+            "cannot be determined",
+        ),
         ({"setup_py": "def :\n"}, "not valid Python"),
         ({"pyproject_toml": "[project\n"}, "not valid TOML"),
     ],
 )
 def test_what_is_not_said_in_plain_words_is_named(files: dict[str, str], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        declared_requirements(tree(**files))
+        source_requirements(tree(**files))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"setup.py": "setup(install_requires=['ray>=2'] + MORE)\nMORE = ['numpy<2']\n"},
+        {"setup.py": 'setup(install_requires=Path("needs.txt").read_text().splitlines())'},
+        {
+            "setup.py": 'with open("needs.txt") as f:\n    pass\nsetup(install_requires=open("needs.txt").readlines())'
+        },
+        {"setup.py": "setup()", "setup.cfg": "[options]\ninstall_requires =\n  ray>=2\n  numpy<2\n"},
+        {"setup.cfg": "[options]\ninstall_requires = file: needs.txt\n"},
+        {"pyproject.toml": DYNAMIC + "[tool.setuptools.dynamic]\ndependencies = {file = ['needs.txt']}\n"},
+    ],
+)
+def test_each_way_to_state_requirements_is_read(files: Mapping[str, str]) -> None:
+    assert source_requirements(files_tree({"needs.txt": "ray>=2\nnumpy<2\n", **files})) == (
+        "ray>=2",
+        "numpy<2",
+    )
+
+
+def test_a_project_that_states_none_has_none() -> None:
+    assert source_requirements(files_tree({"pyproject.toml": '[project]\nname = "x"\n'})) == ()
 
 
 def files_tree(files: Mapping[str, str]) -> MemoryTree:

@@ -195,6 +195,10 @@ def test_an_unknown_soc_has_none(cells: list[Cell]) -> None:
             {"check": "loss", "status": "fail", "expected": "unexpected", "reasons": ["something new"]},
             "other",
         ),
+        (
+            {"check": "environment", "status": "not-run", "measurements": {"lacks": {"kind": "python"}}},
+            "network",
+        ),
         ({"check": "loss", "status": "error", "reasons": []}, "other"),
     ],
 )
