@@ -110,7 +110,7 @@ def render(
     launch = rendered(
         facet,
         locations=recipe_locations(matrix, runner, given),
-        config=JobSettings.from_facet(facet).config,
+        options=JobSettings.from_facet(facet).options,
         deterministic=deterministic,
         exists=(lambda path: Path(path).exists()) if check_files else None,
         address=address,

@@ -113,10 +113,13 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
         interpreter = available_interpreter(platform_facet.python, ctx.log)
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
-    added = _requirements_of_sources(ctx, lock.read_text("utf-8"), pins, platform_facet)
-    locked = (*parse_lock(lock.read_text("utf-8")), *added)
-    omitted = omitted_packages(locked, "sim" if device.simulated else device.kind)
-    packages = tuple(package for package in locked if package.name not in omitted)
+    locked, kind = parse_lock(lock.read_text("utf-8")), "sim" if device.simulated else device.kind
+    omitted = omitted_packages(locked, kind)
+    installed = tuple(package for package in locked if package.name not in omitted)
+    added = _requirements_of_sources(ctx, installed, pins, platform_facet)
+    omitted = {name: why for name, why in omitted.items() if name not in {one.name for one in added}}
+    omitted |= omitted_packages((*installed, *added), kind)
+    packages = tuple(package for package in (*installed, *added) if package.name not in omitted)
     build_env = {normal_name(name): values for name, values in pins.build_env.items()}
     return EnvironmentSpec(
         lock=lock,
@@ -137,9 +140,9 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
 
 
 def _requirements_of_sources(
-    ctx: TaskContext, text: str, pins: PinsFacet, target: PlatformFacet
+    ctx: TaskContext, pinned: tuple[LockedPackage, ...], pins: PinsFacet, target: PlatformFacet
 ) -> tuple[LockedPackage, ...]:
-    """What packages from source need and the lock does not have, in releases that fit its pins.
+    """What packages from source need in addition to these pins, in releases that fit them.
 
     Only packages whose commit a mirror has: their own files tell. Once resolved, these releases are kept.
     """
@@ -150,7 +153,7 @@ def _requirements_of_sources(
     stack = PinnedStack(
         python=target.python,
         arch=target.arch,
-        packages=parse_lock(text),
+        packages=pinned,
         from_source=sources,
         unpinned_sources=tuple(
             one.package for one in sources if one.package not in resolved.source_requirements
@@ -158,7 +161,9 @@ def _requirements_of_sources(
         indexes=resolved.indexes,
     )
     requirements = stack.requirements(mirror_folders())
-    stored = ctx.cache / "requirements" / f"{digest_json([text, requirements, stack.python, stack.arch])}.txt"
+    lines = [one.requirement for one in pinned]
+    name = digest_json([lines, requirements, stack.python, stack.arch])
+    stored = ctx.cache / "requirements" / f"{name}.txt"
     if requirements and not stored.is_file():
         try:
             added = stack.additions(requirements, os.environ)

@@ -215,7 +215,7 @@ class VerlConfiguration:
         program finds its configuration, or looks for it outside of this verl.
         """
         module = self._module_file(entry)
-        found = self._decorator(module) if module and module.startswith("verl/") else None
+        found = self._decorator(module) if module and module.startswith(("verl/", "recipe/")) else None
         name = (options.get("--config-name") or options.get("-cn") or "").removesuffix(".yaml")
         if module is None or found is None:
             return None

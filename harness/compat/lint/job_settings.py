@@ -30,6 +30,7 @@ class JobSettings:
     started_as: whether Python gets `entry` as a module (`-m`) or as a file; "" if a recipe does not say.
     arguments: the overrides in the order in which Hydra gets them. options: `--config-name` and others.
     cards: per node; 0 when not known. added: keys set with Hydra's `+`. removed: keys removed with `~`.
+    states_hosts: whether a comment of the script states its nodes and cards.
     has_unread_arguments: whether further overrides may be in arguments that were not read.
     missing_values: keys with nothing after `=`, because a space separates them from their value by mistake.
     cut_off: overrides in a command of their own after the job, because the line before does not go on.
@@ -52,6 +53,7 @@ class JobSettings:
     device: str = "npu"
     nodes: int = 0
     cards: int = 0
+    states_hosts: bool = False
     config: str = ""
     model: str = ""
     added: frozenset[str] = frozenset()
@@ -95,7 +97,12 @@ class JobSettings:
             overrides[bare] = ScriptValue(text=text, where=where, unknown=unknown)
             arguments.append(ScriptValue(text=f"{key}={text}", where=where, unknown=unknown))
         entry = str(facet.get("entry", ""))
-        options = _config_options(str(facet.get("config", "")), entry, overrides)
+        named = {
+            option: str(facet[key])
+            for option, key in (("--config-path", "config_path"), ("--config-name", "config"))
+            if facet.get(key)
+        }
+        options = named or _megatron_options(entry, overrides)
         return cls(
             name=str(facet["name"]),
             where=where,
@@ -133,7 +140,7 @@ class JobSettings:
             overrides[key] = _stated(value, word, key)
         if self.has_unread_arguments:
             raise _no_recipe("the job", self.where, "some of its arguments are given from outside")
-        separate = self.overrides.get("rollout.n_gpus_per_node")
+        separate = None if self.states_hosts else self.overrides.get("rollout.n_gpus_per_node")
         return {
             "name": self.name,
             "entry": self.entry,
@@ -144,6 +151,7 @@ class JobSettings:
             "kind": "train",
             "env": {name: _stated(value.text, value, name) for name, value in self.env.items()},
             "config": self.options.get("--config-name", "").removesuffix(".yaml"),
+            "config_path": self.options.get("--config-path", ""),
         }
 
 
@@ -203,18 +211,16 @@ def hydra_text(value: Any) -> str:
     return str(value)
 
 
-def _config_options(config: str, entry: str, overrides: Mapping[str, ScriptValue]) -> dict[str, str]:
-    """The options with which a recipe's program finds its configuration.
+def _megatron_options(entry: str, overrides: Mapping[str, ScriptValue]) -> dict[str, str]:
+    """The options with which the program of a recipe without options finds its configuration.
 
     A recipe that sets Megatron's keys and names no configuration has verl's for Megatron. It is in the folder
     of verl's trainer, and programs in other folders find it with `--config-path`.
     """
-    if config:
-        return {"--config-name": config}
     if not any(".megatron." in key for key in overrides):
         return {}
     folder = posixpath.relpath("verl/trainer/config", posixpath.join("", *entry.split(".")[:-1]) or ".")
-    return {"--config-name": "ppo_megatron_trainer", "--config-path": folder}
+    return {"--config-path": folder, "--config-name": "ppo_megatron_trainer"}
 
 
 def _unresolved_variable(text: str) -> str:

@@ -24,7 +24,7 @@ from harness.compat.lint.python_program import (
     unknown_options,
     words_from_outside,
 )
-from harness.compat.lint.script_facts import script_facts
+from harness.compat.lint.script_facts import script_facts, stated_hosts
 from harness.compat.lint.setting_changes import nearest_word
 from harness.compat.lint.shell.evaluator import Command, Evaluator
 from harness.compat.lint.shell.launchers import is_python
@@ -68,6 +68,9 @@ WINDOWS_LINE_ENDS = (
     "the lines end as on Windows, and bash takes the carriage returns as a part of the words: convert them, "
     "for example with `dos2unix`"
 )
+
+#: The script of a recipe of another kind is none of those that are no launch scripts.
+NO_TRAINING = "this script starts no training job, and the rules are only about training"
 
 
 class NoJobError(InputError):
@@ -145,6 +148,8 @@ def script_of(data: bytes, path: Path) -> LaunchScript:
             why="with the values in it, bash comes to this `exit`",
             fix="correct the value that the condition around the `exit` refuses",
         )
+    if not script.jobs and stated_hosts(text):
+        return replace(script, notes=(*script.notes, ScriptNote(line=1, text=NO_TRAINING)))
     if not script.jobs:
         raise NoJobError(
             "this script starts no training job",
@@ -409,6 +414,7 @@ def _read_launch(
         notes.append(ScriptNote(line=command.where.line, text=runtime.problem))
     device = overrides["trainer.device"].text if "trainer.device" in overrides else "npu"
     model = next((overrides[key] for key in MODEL_KEYS if key in overrides), None)
+    hosts = stated_hosts(evaluator.text)
     job = JobSettings(
         name=Path(evaluator.path).name,
         where=Location(evaluator.path, command.where.line, command.where.column),
@@ -419,8 +425,9 @@ def _read_launch(
         arguments=words,
         options={name: value for name in CONFIG_OPTIONS if (value := option(rest, name))},
         device=device,
-        nodes=_count(overrides.get("trainer.nnodes")),
-        cards=_count(overrides.get("trainer.n_gpus_per_node")),
+        nodes=hosts[0] if hosts else _count(overrides.get("trainer.nnodes")),
+        states_hosts=hosts is not None,
+        cards=hosts[1] if hosts else _count(overrides.get("trainer.n_gpus_per_node")),
         config=option(rest, "--config-name"),
         model=model.text if model else "",
         added=frozenset(added),

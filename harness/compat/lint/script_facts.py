@@ -11,6 +11,17 @@ from harness.compat.lint.shell.evaluator import Command
 
 _SLURM_NODES = re.compile(r"^#SBATCH\s+(?:--nodes[= ]|-N\s*)(?P<nodes>\d+)\s*$", re.MULTILINE)
 
+# What `recipe render --script` writes. In other scripts it states hosts that the script does not choose.
+_HOSTS = re.compile(
+    r"^# npu-matrix: (?P<nodes>[1-9]\d{0,5}) x (?P<cards>[1-9]\d{0,5}) cards\s*$", re.MULTILINE
+)
+
+
+def stated_hosts(text: str) -> tuple[int, int] | None:
+    """The nodes, and the cards of each, that the line `# npu-matrix: 2 x 8 cards` of a script states."""
+    match = _HOSTS.search(text)
+    return (int(match["nodes"]), int(match["cards"])) if match else None
+
 
 def script_facts(text: str, commands: Sequence[Command]) -> dict[str, int]:
     """The values of SCRIPT_FACTS that a script shows."""

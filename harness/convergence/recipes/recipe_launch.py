@@ -130,7 +130,7 @@ class Launch:
     argv: the command of the training itself. submit: the command that the user runs.
     problems: why the recipe would fail, found before it starts. unknown: locations that were not given.
     folder: where to run the command, "" for anywhere. settings: for recipes that are scripts, the settings
-    that the script has to contain.
+    that the script has to contain. hosts: what the job gets, as `2 x 8 cards`.
     """
 
     argv: tuple[str, ...]
@@ -142,6 +142,7 @@ class Launch:
     twin: Twin | None
     folder: str
     settings: Mapping[str, str]
+    hosts: str
 
     def as_json(self) -> dict[str, JsonValue]:
         """JSON values, with the command in shell syntax."""
@@ -152,7 +153,7 @@ def render(
     facet: Mapping[str, JsonValue],
     *,
     locations: Mapping[str, str],
-    config: str = "",
+    options: Mapping[str, str] | None = None,
     deterministic: bool = False,
     exists: Callable[[str], bool] | None = None,
     address: str = "",
@@ -162,7 +163,7 @@ def render(
 
     locations: variable -> folder on the runner, or another value of the host, for `${VARIABLE}` in the
     recipe. Other variables stay.
-    config: the name of Hydra's configuration, if it differs from the entry's default.
+    options: those with which Hydra finds the configuration, where it is not the program's own.
     exists: tells whether a path exists on the runner; None if that cannot be checked.
     address: the Ray cluster to which jobs with several nodes are submitted.
     known_problems: known reasons why the recipe fails with the cell's versions.
@@ -171,15 +172,15 @@ def render(
     settings = {key: _placed(value, locations) for key, value in _texts(recipe.overrides).items()}
     placed = {name: _placed(value, locations) for name, value in recipe.env.items()}
     environment = _environment(placed, deterministic=deterministic)
-    argv = _argv(recipe, settings, config)
+    argv = _argv(recipe, settings, options or {})
     variables = {variable.name: variable.value for variable in environment}
     if recipe.nodes > 1:
         runtime = json.dumps({"env_vars": variables}, separators=(",", ":"))
-        options = [f"--address={address}"] if address else []
-        options += [f"--runtime-env-json={runtime}"] if variables else []
+        given = [f"--address={address}"] if address else []
+        given += [f"--runtime-env-json={runtime}"] if variables else []
         # Ray copies the checkout to the nodes, because no wheel contains the package `recipe`.
-        options += ["--working-dir=."] if recipe.needs_checkout else []
-        submit = ["ray", "job", "submit", *options, "--", *argv]
+        given += ["--working-dir=."] if recipe.needs_checkout else []
+        submit = ["ray", "job", "submit", *given, "--", *argv]
     else:
         assignments = [f"{name}={value}" for name, value in variables.items()]
         submit = ["env", *assignments, *argv] if assignments else argv
@@ -203,6 +204,7 @@ def render(
         ),
         twin=_twin(recipe),
         folder=_folder(recipe),
+        hosts=f"{recipe.nodes} x {recipe.cards} cards",
         settings=settings if recipe.is_script else {},
     )
 
@@ -216,11 +218,11 @@ def _twin(recipe: RecipeFacet) -> Twin | None:
     return make_twin(recipe.entry, _texts(recipe.overrides), recipe.model) if recipe.trains else None
 
 
-def _argv(recipe: RecipeFacet, settings: Mapping[str, str], config: str) -> list[str]:
+def _argv(recipe: RecipeFacet, settings: Mapping[str, str], options: Mapping[str, str]) -> list[str]:
     if recipe.is_script:
         return ["bash", recipe.entry]
-    options = ["--config-path=config", f"--config-name={config}.yaml"] if config else []
-    return [PYTHON, "-m", recipe.entry, *options, *(f"{key}={value}" for key, value in settings.items())]
+    words = [f"{name}={value}" for name, value in (*options.items(), *settings.items())]
+    return [PYTHON, "-m", recipe.entry, *words]
 
 
 def _folder(recipe: RecipeFacet) -> str:

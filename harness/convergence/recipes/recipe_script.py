@@ -15,6 +15,7 @@ _SPECIAL = re.compile(r"[\\\"`]|\$(?!\{\w+\})")
 def script_text(recipe: str, launch: Launch) -> str:
     """The script. Locations that were not given are variables, without which it stops at its start."""
     lines = ["#!/usr/bin/env bash", f"# Recipe {_comment(recipe)}, rendered by npu-matrix.", "set -eu"]
+    lines.insert(2, f"# npu-matrix: {launch.hosts}")
     lines += [f"# Run it in {_comment(launch.folder)}."] if launch.folder else []
     lines += [f"# It would fail: {_comment(problem)}." for problem in launch.problems]
     lines += [f': "${{{name}:?set it to its value on this host}}"' for name in launch.unknown]

@@ -60,7 +60,8 @@ def cell_launch(settings: Settings, matrix: Matrix, cell: Cell) -> Launch | None
     facet = facet_values(cell, ("recipe",), facet_inputs(settings, matrix))["recipe"]
     if facet is None:
         return None
-    return render(facet, locations={}, known_problems=known_errors(facet, cell.axes))
+    options = JobSettings.from_facet(facet).options
+    return render(facet, locations={}, options=options, known_problems=known_errors(facet, cell.axes))
 
 
 def recipe_facet(

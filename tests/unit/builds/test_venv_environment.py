@@ -560,10 +560,21 @@ def test_what_a_package_from_a_commit_requires_is_installed_too(
     if known:
         measured = ResolveMeasured(resolved=True, source_requirements={"verl": ("numpy",)})
         cell.ctx.inputs = {"resolve": outcome("resolve", **RESOLVE_FORMAT.write(measured))}
+    # The lock may have what only packages need that are not installed on an NPU.
+    with cell.lock.open("a") as file:
+        file.write("omegaconf==2.2.0 --hash=sha256:aa\n    # via cupy-cuda12x\n")
+    monkeypatch.setattr(
+        environment_spec,
+        "omitted_packages",
+        lambda packages, _kind: {one.name: "x" for one in packages if one.via == ("cupy-cuda12x",)},
+    )
     spec = environment_spec.environment_spec(cell.ctx)
     added = {} if known else {"hydra-core": "1.3.2", "omegaconf": "2.3.0"}
     assert spec.expected == {"numpy": "2.2.6", "verl": "0.7.0", **added}
-    assert [one.via for one in spec.added if one.name == "omegaconf"] == [("hydra-core", "verl")] * (not known)
+    assert set(spec.omitted) == ({"omegaconf"} if known else set())
+    assert [one.via for one in spec.added if one.name == "omegaconf"] == [("hydra-core", "verl")] * (
+        not known
+    )
 
     wheels.add("hydra-core", "1.4.0")
     assert environment_spec.environment_spec(cell.ctx).digest == spec.digest

@@ -53,13 +53,15 @@ def test_one_node_is_started_with_its_environment():
 
 
 def test_several_nodes_are_a_job_of_a_cluster():
-    launch = render(facet(nodes=2), locations={}, address="http://head:8265", config="ppo_megatron_trainer")
+    launch = render(
+        facet(nodes=2), locations={}, address="http://head:8265", options={"--config-path": "config"}
+    )
     words = list(launch.submit)
 
     assert words[:4] == ["ray", "job", "submit", "--address=http://head:8265"]
     runtime = next(word for word in words if word.startswith("--runtime-env-json="))
     assert json.loads(runtime.partition("=")[2]) == {"env_vars": {"HCCL_CONNECT_TIMEOUT": "3600"}}
-    assert "--config-name=ppo_megatron_trainer.yaml" in words[words.index("--") :]
+    assert "--config-path=config" in words[words.index("--") :]
 
 
 def test_a_location_nobody_named_is_kept_and_told():
