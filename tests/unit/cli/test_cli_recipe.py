@@ -40,7 +40,7 @@ def test_several_nodes_are_submitted_with_megatrons_configuration():
     assert report["schema"] == {"name": "npu-matrix.recipe", "version": 1}
     words = shlex.split(report["command"])
     assert words[:3] == ["ray", "job", "submit"]
-    assert "--config-name=ppo_megatron_trainer.yaml" in words
+    assert "--config-name=ppo_megatron_trainer" in words
     assert "data.train_files=/data/dapo-math-17k.parquet" in words
     assert report["unknown_locations"] == ["MODEL_ROOT"]
 
