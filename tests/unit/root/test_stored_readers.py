@@ -248,6 +248,7 @@ READERS: dict[str, Probe | str] = {
     "settings.py:_read_file": WRITTEN_BY_USERS,
     "sources/packages/index_lookup.py:files": SAME_TASK,
     "sources/packages/project_file.py:read_project": SHIPPED,
+    "sources/packages/setup_config.py:read_setup_config": SHIPPED,
     "sources/secrets/credential_text.py:_json_members": WRITTEN_BY_USERS,
     "sources/packages/uv_config.py:_read": HOST,
     "sources/packages/wheel_variants.py:read_variants": ANSWER,
