@@ -230,7 +230,7 @@ UNSHARED = frozenset({"versions"})
 #: Facet -> the only axes that it depends on. A missing axis counts as a value.
 READS: Mapping[str, tuple[str, ...]] = {
     "device": ("soc", "cann", "device"),
-    "platform": ("python", "device"),
+    "platform": ("python", "device", "arch"),
     "torch_npu": ("torch_npu",),
     "verl_tree": ("verl",),
     "vllm_ascend": ("vllm_ascend",),

@@ -22,6 +22,10 @@ from harness.workspace.planning.open_plan import open_plan
 
 #: The checks of the static tier that are about versions. `patches` and `lint` are about a checkout.
 CHECKS = ("resolve", "constraints", "npu-ops", "api")
+#: Axes that only stacks on an NPU have.
+ON_NPU = frozenset({"cann", "driver", "soc", "torch_npu", "vllm_ascend", "triton_ascend", "mindspeed"})
+#: The architecture of most hosts without an NPU.
+OTHER_ARCHITECTURE = "x86_64"
 #: The folder of the cache with the outcomes of inspected combinations.
 STATE = "inspect"
 
@@ -38,7 +42,14 @@ class CheckedEntry:
 
 
 def combination(matrix: Matrix, axes: Mapping[str, str], others: Sequence[str], where: str) -> Cell:
-    """A cell with these versions. others: requirements of packages that are no axis. where: their source."""
+    """A cell with these versions. others: requirements of packages that are no axis. where: their source.
+
+    In a list without anything for an NPU, all that packages require is in force: the matrix replaces
+    requirements only of builds for an NPU.
+    """
+    on_npu = bool(ON_NPU & axes.keys()) or axes.get("device") in {"npu", "sim"}
+    if not on_npu and "arch" in matrix.axes:
+        axes = {"arch": OTHER_ARCHITECTURE, **axes}
     ordered = {name: axes[name] for name in matrix.axes if name in axes}
     versions = matrix.versions(ordered)
     stated = tuple(
@@ -51,7 +62,7 @@ def combination(matrix: Matrix, axes: Mapping[str, str], others: Sequence[str], 
         axes=ordered,
         provenance={},
         pins=(*resolve_rules(matrix.pin_rules, versions), *stated),
-        overrides=resolve_rules(matrix.override_rules, versions),
+        overrides=resolve_rules(matrix.override_rules, versions) if on_npu else (),
     )
 
 
