@@ -21,12 +21,14 @@ from harness.compat.lint.lint_measurements import (
     SettingChange,
     UndecidedRule,
 )
+from harness.compat.lint.missing_files import missing_file_findings
 from harness.compat.lint.program_findings import program_findings
 from harness.compat.lint.registry_findings import registry_findings
 from harness.compat.lint.setting_changes import key_change, misspelt_value, value_change, without_plus
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.typo_findings import typo_findings
 from harness.compat.lint.unread_settings import unread_findings
+from harness.errors import Location
 
 PROGRAM_MISSING = "NO-PROGRAM"
 TYPE_RULE = "CONFIG-TYPE"
@@ -122,10 +124,12 @@ def config_findings(
     if not composition.incomplete:
         yield from _interpolation_findings(job, composition, source)
     yield from _type_findings(job, configuration, program, composition, source)
+    yield from _section_findings(job, configuration.defaults(program), composition, source)
+    yield from missing_file_findings(job, configuration)
     unregistered = list(registry_findings(job, configuration, program, composition))
     yield from unregistered
     yield from typo_findings(job, configuration, program, composition)
-    yield from engine_option_findings(job, composition, versions)
+    yield from engine_option_findings(job, composition, versions, configuration)
     told_at = {(one.line, one.column) for one in unregistered}
     stops = [
         one
@@ -154,6 +158,7 @@ def _missing_program(
         return _finding(
             job,
             None,
+            at=job.named_at.get("entry"),
             rule=PROGRAM_MISSING,
             severity="warning",
             message=f"{_verl(versions)} has no module {job.entry}, and has {copied[0]}",
@@ -167,6 +172,7 @@ def _missing_program(
     return _finding(
         job,
         None,
+        at=job.named_at.get("entry"),
         rule=PROGRAM_MISSING,
         message=f"{job.entry} is a module, and Python gets it as a file"
         if is_file
@@ -187,6 +193,7 @@ def _missing_name(
         return _finding(
             job,
             None,
+            at=_option_place(job, "--config-path", "-cp", "--config-dir", "-cd"),
             rule=PROGRAM_MISSING,
             message=f"verl has no folder {folder}",
             why="Hydra takes a relative --config-path from the folder of the program, and stops with: "
@@ -198,6 +205,7 @@ def _missing_name(
     return _finding(
         job,
         None,
+        at=_option_place(job, "--config-name", "-cn"),
         rule=PROGRAM_MISSING,
         message=f"{folder} has no configuration {name}",
         why=f"Hydra stops with: Cannot find primary config '{name}'",
@@ -206,6 +214,11 @@ def _missing_name(
         else f"name one of {', '.join(others[:8])}",
         source=f"the files of {configuration.label}",
     )
+
+
+def _option_place(job: JobSettings, *names: str) -> Location | None:
+    """Where the job has the first of these options."""
+    return next((job.named_at[name] for name in names if name in job.named_at), None)
 
 
 def _elsewhere(keys: tuple[str, ...]) -> str:
@@ -252,6 +265,31 @@ def _type_findings(
             fix=f"give {kind}, for example {key}={example}",
             source=source,
             changes=misspelt_value(setting, key, TRUTH_VALUES) if isinstance(default, bool) else (),
+        )
+
+
+def _section_findings(
+    job: JobSettings, plain: Composition, composition: Composition, source: str
+) -> Iterator[LintFinding]:
+    """Sections of the configuration in whose place there is one value, so that verl finds no key in them."""
+    for key, setting in job.overrides.items():
+        section, value = plain.value(key), composition.value(key)
+        is_value = isinstance(value, (bool, int, float, str)) and "${" not in str(value)
+        if setting.unknown or not isinstance(section, dict) or not section or not is_value:
+            continue
+        names = ("enable", "enabled") if isinstance(value, bool) else ("name", "type", "path", "file")
+        inner = next((name for name in names if name in section), "")
+        keys = ", ".join(sorted(name for name in section if name != "_target_")[:6])
+        yield _finding(
+            job,
+            setting,
+            rule=TYPE_RULE,
+            message=f"{key} is {value!r}, where verl has a section with the keys {keys}",
+            why="Hydra puts the value in place of the section; verl reads a key of the section and stops",
+            fix=f"write {key}.{inner}={setting.text}"
+            if inner
+            else f"set a key of the section, as {key}.KEY=VALUE",
+            source=source,
         )
 
 
@@ -305,8 +343,9 @@ def _finding(
     source: str,
     severity: str = "error",
     changes: tuple[SettingChange, ...] = (),
+    at: Location | None = None,
 ) -> LintFinding:
-    where = setting.where if setting is not None else job.where
+    where = setting.where if setting is not None else at or job.where
     return LintFinding.at(
         where,
         rule=rule,

@@ -2,16 +2,20 @@
 
 verl hands on what is in `engine_kwargs`, `override_transformer_config` and `mcore_kwargs` without reading it.
 The engine has more options than are known here, in other releases: only a name that is spelt almost like a
-known one is reported, and one that other releases of vllm-ascend read.
+known one is reported, and one that other releases of vllm-ascend read. The surface pack has the options of
+each release of vLLM itself.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition
+from harness.compat.knowledge.pack_at_hand import shipped_pack
+from harness.compat.knowledge.surface_pack import ReleaseSurface, SurfacePack
+from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, SettingChange
 from harness.compat.lint.ruleset import VERSION_NAMES, EngineArguments, load_ruleset
@@ -27,6 +31,12 @@ TRAINING_ENGINE = "megatron"
 #: The section with the options that MindSpeed adds to those of Megatron.
 MINDSPEED = "mcore_kwargs"
 _OPTIONS = "actor_rollout_ref.rollout.engine_kwargs."
+#: The release of vLLM that a release of vllm-ascend is made for.
+_BASE = re.compile(r"(\d+\.\d+\.\d+)(?:rc\d+|\.post\d+)?")
+_VLLM_FILES = (
+    "vllm/engine/arg_utils.py",
+    *(f"vllm/entrypoints/{path}.py" for path in ("openai/cli_args", "cli/serve", "utils", "cli/main")),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +51,10 @@ class _Problem:
 
 
 def engine_option_findings(
-    job: JobSettings, composition: Composition, versions: Mapping[str, str]
+    job: JobSettings,
+    composition: Composition,
+    versions: Mapping[str, str],
+    configuration: VerlConfiguration,
 ) -> Iterator[LintFinding]:
     """Settings of the job that are misspelt options of its engine, or have a text that the option refuses.
 
@@ -56,13 +69,13 @@ def engine_option_findings(
         mapping = handed_on.get(section.rpartition(".")[2])
         if mapping is not None:
             yield from _findings(
-                key, f"{mapping.section}.{name}", setting, mapping, composition, job, versions
+                key, f"{mapping.section}.{name}", setting, mapping, composition, job, versions, configuration
             )
         named, _, rest = key.removeprefix(_OPTIONS).partition(".")
         if not key.startswith(_OPTIONS) or named != engine or not rest:
             continue
         for entry in entries:
-            yield from _findings(key, rest, setting, entry, composition, job, versions)
+            yield from _findings(key, rest, setting, entry, composition, job, versions, configuration)
 
 
 def _findings(
@@ -73,6 +86,7 @@ def _findings(
     composition: Composition,
     job: JobSettings,
     versions: Mapping[str, str],
+    configuration: VerlConfiguration,
 ) -> Iterator[LintFinding]:
     inside = f"{entry.section}." if entry.section else ""
     name = rest.removeprefix(inside).partition(".")[0].replace("-", "_")
@@ -82,6 +96,7 @@ def _findings(
         _misspelt(key, name, entry),
         _refused_text(key, name, entry, composition.value(key), setting),
         _unread(name, entry, versions.get("vllm_ascend", "")),
+        _lost(name, entry, composition.value(key), versions, configuration),
     ]
     for problem in filter(None, problems):
         yield LintFinding.at(
@@ -161,3 +176,50 @@ def _unread(name: str, entry: EngineArguments, version: str) -> _Problem | None:
         fix="remove it, or set what this release has for it",
         severity="warning",
     )
+
+
+def _lost(
+    name: str,
+    entry: EngineArguments,
+    value: ConfigValue,
+    versions: Mapping[str, str],
+    configuration: VerlConfiguration,
+) -> _Problem | None:
+    """An option of vLLM's own that the release of the job does not have.
+
+    What verl's own code names can be an option that verl reads, and does not hand on.
+    """
+    pack = shipped_pack().pack
+    # verl leaves out options without a value, and switches that are off.
+    if pack is None or nearest_word(name, _names(entry)) not in ("", name) or value in (None, False):
+        return None
+    base = _BASE.fullmatch(versions.get("vllm_ascend", ""))
+    version = versions.get("vllm") or (base[1] if base else "")
+    release = pack.release("vllm", version) if version and "@" not in version else None
+    if entry.engine != "vllm" or entry.section or release is None or _VLLM_FILES[0] not in release.names():
+        return None
+    if _states(release, name) or name in configuration.code_words:
+        return None
+    others = [one for one in pack.releases("vllm") if not one.unread]
+    having = [one.version for one in others if _has(pack, one.version, name)]
+    return _Problem(
+        message=f"{release.label} has no option {name}",
+        why="verl passes the options in engine_kwargs to vLLM, which stops with: unrecognized arguments; "
+        + (
+            f"the releases with this option are {having[0]} to {having[-1]}"
+            if having
+            else "no release has it"
+        ),
+        fix="remove it, or set what this release has for it",
+    )
+
+
+def _has(pack: SurfacePack, version: str, name: str) -> bool:
+    release = pack.release("vllm", version)
+    return release is not None and _states(release, name)
+
+
+def _states(release: ReleaseSurface, name: str) -> bool:
+    """Whether the files in which vLLM declares its options contain a word."""
+    word = re.compile(rb"\b%s\b" % name.encode())
+    return any(word.search(release.read(path)) for path in _VLLM_FILES)

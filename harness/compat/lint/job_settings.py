@@ -29,6 +29,7 @@ class JobSettings:
 
     started_as: whether Python gets `entry` as a module (`-m`) or as a file; "" if a recipe does not say.
     arguments: the overrides in the order in which Hydra gets them. options: `--config-name` and others.
+    named_at: where the script names `entry` and its options, which can be on other lines than `where`.
     cards: per node; 0 when not known. added: keys set with Hydra's `+`. removed: keys removed with `~`.
     states_hosts: whether a comment of the script states its nodes and cards.
     has_unread_arguments: whether further overrides may be in arguments that were not read.
@@ -50,6 +51,7 @@ class JobSettings:
     started_as: Literal["", "module", "file"] = ""
     arguments: tuple[ScriptValue, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    named_at: Mapping[str, Location] = field(default_factory=dict)
     device: str = "npu"
     nodes: int = 0
     cards: int = 0

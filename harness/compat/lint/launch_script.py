@@ -17,6 +17,7 @@ from harness.compat.lint.python_program import (
     CONFIG_OPTIONS,
     is_module,
     option,
+    option_word,
     override_words,
     python_program,
     runtime_variables,
@@ -424,6 +425,7 @@ def _read_launch(
         started_as="module" if is_module(command.arguments, entry) else "file",
         arguments=words,
         options={name: value for name in CONFIG_OPTIONS if (value := option(rest, name))},
+        named_at=_named_at(command.arguments, entry, evaluator.path),
         device=device,
         nodes=hosts[0] if hosts else _count(overrides.get("trainer.nnodes")),
         states_hosts=hosts is not None,
@@ -447,6 +449,13 @@ def _read_launch(
     if job.is_verl:
         notes += [*_unread_notes(unread), *_quoted_variables(job, evaluator)]
     return job
+
+
+def _named_at(words: Sequence[ScriptValue], entry: str, path: str) -> dict[str, Location]:
+    """Where a command of this file names its program and the options of Hydra."""
+    every = {name: option_word(words, name) for name in CONFIG_OPTIONS}
+    every["entry"] = next((word for word in words if word.text.removeprefix("-m") == entry), None)
+    return {name: word.where for name, word in every.items() if word is not None and word.where.file == path}
 
 
 def _at_its_line(word: ScriptValue, evaluator: Evaluator) -> ScriptValue:

@@ -16,9 +16,12 @@ from harness.compat.lint.lint_measurements import LintFinding, SettingChange, Un
 from harness.compat.lint.ruleset import load_ruleset
 from harness.compat.lint.setting_changes import misspelt_value
 from harness.compat.lint.shell.values import ScriptValue
+from harness.compat.lint.unread_settings import UNREAD_RULE
 
 PROGRAM_RULE = "VERL-CHECK"
 MAX_SETTINGS = 8
+#: The names of settings that turn their section on, and how many of them are tried in a job.
+SWITCHES, MAX_SWITCHES = ("enable", "enabled"), 3
 
 
 def program_findings(
@@ -31,15 +34,7 @@ def program_findings(
     """
     if composition.problem or composition.incomplete or job.has_unread_arguments:
         return
-    checks = follow_program(
-        program.module,
-        composition.values,
-        configuration.module_files,
-        configuration.syntax_tree,
-        Surroundings(
-            device=job.device, variables=_variables(job), model=_model(job), world_size=job.processes
-        ),
-    )
+    checks = _followed(job, configuration, program, composition.values)
     for error in _distinct(checks):
         if not composition.refused or error.type == MISSING_MODULE:
             yield _finding(error, job, configuration, composition)
@@ -48,6 +43,81 @@ def program_findings(
     unknown = sorted({name for check in checks.open for name in check.sources if name})
     if unknown:
         yield UndecidedRule(rule=PROGRAM_RULE, unknown=tuple(unknown), recipe=job.name)
+    yield from _switched_off(job, configuration, program, composition, checks.read)
+
+
+def _followed(
+    job: JobSettings, configuration: VerlConfiguration, program: Program, values: Mapping[str, Value]
+) -> ProgramChecks:
+    return follow_program(
+        program.module,
+        values,
+        configuration.module_files,
+        configuration.syntax_tree,
+        Surroundings(
+            device=job.device, variables=_variables(job), model=_model(job), world_size=job.processes
+        ),
+    )
+
+
+def _switched_off(
+    job: JobSettings,
+    configuration: VerlConfiguration,
+    program: Program,
+    composition: Composition,
+    read: frozenset[str],
+) -> Iterator[LintFinding]:
+    """Settings that verl reads only if a switch of their section is on, which is off by default.
+
+    verl's program is followed with the switch off and on: a setting that is read with it alone does nothing.
+    """
+    plain = configuration.defaults(program)
+    by_switch: dict[str, list[str]] = {}
+    for key in job.overrides:
+        switch = _switch(key, plain, composition)
+        if switch and switch not in job.overrides and composition.value(key) != plain.value(key):
+            by_switch.setdefault(switch, []).append(key)
+    for switch, keys in list(by_switch.items())[:MAX_SWITCHES]:
+        if switch not in read or all(_is_read(key, read) for key in keys):
+            continue
+        read_with = _followed(
+            job, configuration, program, _with_true(composition.values, switch.split("."))
+        ).read
+        for key in keys:
+            if not _is_read(key, read) and _is_read(key, read_with):
+                yield LintFinding.at(
+                    job.overrides[key].where,
+                    rule=UNREAD_RULE,
+                    severity="warning",
+                    message=f"{key} has no effect",
+                    why=f"verl reads it only if {switch} is true, and it is false by default",
+                    fix=f"set {switch}=true, or remove {key}",
+                    source=f"the code and the configuration of {configuration.label}",
+                    recipe=job.name,
+                )
+
+
+def _switch(key: str, plain: Composition, composition: Composition) -> str:
+    """The switch of the innermost section around a key that has one, if it is off; "" if there is none."""
+    section = key.rpartition(".")[0]
+    while section:
+        for name in SWITCHES:
+            switch = f"{section}.{name}"
+            if plain.value(switch) is False:
+                return switch if composition.value(switch) is False and switch != key else ""
+        section = section.rpartition(".")[0]
+    return ""
+
+
+def _is_read(key: str, read: frozenset[str]) -> bool:
+    return key in read or any(one.startswith(f"{key}.") for one in read)
+
+
+def _with_true(values: Mapping[str, Value], parts: Sequence[str]) -> Mapping[str, Value]:
+    inner = values.get(parts[0])
+    if len(parts) == 1 or not isinstance(inner, Mapping):
+        return {**values, parts[0]: True}
+    return {**values, parts[0]: _with_true(inner, parts[1:])}
 
 
 def _variables(job: JobSettings) -> Mapping[str, Value]:

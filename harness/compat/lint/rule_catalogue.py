@@ -16,6 +16,7 @@ from harness.compat.lint.environment_findings import (
     UNSET_RULE,
 )
 from harness.compat.lint.lint_measurements import CONFIG_RULE, MISSING_VALUE_RULE
+from harness.compat.lint.missing_files import MISSING_FILE_RULE
 from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.registry_findings import REGISTRY_RULE
 from harness.compat.lint.repeated_settings import REPEATED_RULE
@@ -62,9 +63,10 @@ CODE_RULES = (
     RuleExplanation(
         id=TYPE_RULE,
         severity="error",
-        summary="a text is given where verl has a number or a truth value",
-        why="Hydra takes any value for a key that has no type; verl computes with it later and stops",
-        fix="give a number, or True or False",
+        summary="a text is given where verl has a number or a truth value, or one value for a whole section",
+        why="Hydra takes any value for a key that has no type; verl computes with it, or reads a key of the "
+        "section, and stops",
+        fix="give a number, or True or False, or set the key inside the section",
         source="the default in the YAML files of the verl that the finding names",
         verified="code",
         wrong=(f"{_ACTOR}.use_dynamic_bsz=Ture",),
@@ -80,6 +82,17 @@ CODE_RULES = (
         verified="code",
         wrong=("python3 -m verl.trainer.main_ppo_sync",),
         right=("python3 -m verl.trainer.main_ppo",),
+    ),
+    RuleExplanation(
+        id=MISSING_FILE_RULE,
+        severity="warning",
+        summary="a setting names a file in a folder of verl's repository that has no such file",
+        why="a relative path is one from the folder in which the job starts, which is the repository of verl",
+        fix="give the path of a file that exists; the finding names the most similar one",
+        source="the files of the verl that the finding names",
+        verified="code",
+        wrong=("custom_reward_function.path=verl/utils/reward_score/gsm8.py",),
+        right=("custom_reward_function.path=verl/utils/reward_score/gsm8k.py",),
     ),
     RuleExplanation(
         id=TYPO_RULE,
@@ -155,7 +168,7 @@ CODE_RULES = (
         severity="warning",
         summary="a setting has no effect, because nothing in this verl reads it",
         why="Hydra takes any key with a `+`; verl does not see a key that is misspelt, that is in another "
-        "section, or that is of an engine which does not run",
+        "section, that is of an engine which does not run, or whose section is switched off",
         fix="write the key that verl reads; the finding names it where one is near",
         source="the code and the configuration of the verl that the finding names",
         verified="code",
@@ -169,7 +182,8 @@ CODE_RULES = (
         why="verl hands on what is in engine_kwargs and override_transformer_config without reading it, and "
         "the engine stops at an option that it does not have",
         fix="write the option as the engine has it; the finding names it",
-        source="engine_arguments.yaml: vllm/engine/arg_utils.py and vllm/config of vLLM 0.11.0 to 0.23.0; "
+        source="the surface pack: vllm/engine/arg_utils.py and cli_args.py of each release of vLLM; "
+        "engine_arguments.yaml: vllm/config of vLLM 0.11.0 to 0.23.0; "
         "TransformerConfig and others of Megatron-Core 0.12.1 to 0.16.1",
         verified="code",
         wrong=("+actor_rollout_ref.rollout.engine_kwargs.vllm.max_loar_rank=64",),

@@ -116,6 +116,28 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={A + "strategy": "megatron", A + "megatron.expert_model_parallel_size": 2}),
         change(model="Qwen/Qwen3-30B-A3B"),
     ),
+    "VAL-TRAIN": (
+        change(o={"data.train_files": "/data/train.parquet", "data.val_files": "/data/train.parquet"}),
+        change(o={"data.val_files": "/data/test.parquet"}),
+    ),
+    "SEPARATE-NAIVE": (
+        change(o={"actor_rollout_ref.hybrid_engine": False, R + "checkpoint_engine.backend": "naive"}),
+        change(o={R + "checkpoint_engine.backend": "nccl"}),
+    ),
+    "LORA-SUMMON": (
+        change(
+            o={
+                "actor_rollout_ref.model.lora_rank": 32,
+                R + "layered_summon": True,
+                R + "load_format": "dummy",
+            }
+        ),
+        change(o={R + "load_format": "safetensors"}),
+    ),
+    "FP8-NPU": (
+        change(o={R + "quantization": "fp8"}, v={"vllm_ascend": "0.18.0", "vllm": "0.18.0"}),
+        change(v={"vllm_ascend": "0.23.0", "vllm": "0.23.0"}),
+    ),
     "REWARD-NAME": (
         change(o={"custom_reward_function.name": "my_score"}),
         change(o={"custom_reward_function.path": "/data/reward.py"}),

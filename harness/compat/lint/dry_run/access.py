@@ -152,6 +152,14 @@ class Access:
             return holder.member(name, self._run, node, scope)
         if isinstance(holder, (Function, Bound, Partial, Native, Actor)):
             return remote(holder, name) if name in ("remote", "options") else UNKNOWN
+        if isinstance(holder, (bool, int, float, str)):
+            return self._plain_member(holder, name, node, scope)
+        return self._run.builtins.method(holder, name)
+
+    def _plain_member(self, holder: Value, name: str, node: ast.expr, scope: Scope) -> Value:
+        if not hasattr(holder, name):
+            message = f"'{type(holder).__name__}' object has no attribute '{name}'"
+            raise self._run.error("AttributeError", message, node, scope)
         return self._run.builtins.method(holder, name)
 
     def _module_member(self, module: Lazy, name: str) -> Value:

@@ -48,7 +48,8 @@ class ProgramWalk:
     """The state of a walk through modules of verl. read_module: the syntax tree of a file, or None.
 
     failures: checks that fail. open_checks: those that depend on unknown values of the script. trace: the
-    configuration keys that were read. tries: how many `try` statements are around the current one.
+    configuration keys that the current statement read. read: those that any statement read. tries: how many
+    `try` statements are around the current one.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ProgramWalk:
     ) -> None:
         self.surroundings = surroundings
         self.trace: set[str] = set()
+        self.read: set[str] = set()
         self.tries = 0
         #: What the current process has set up: "torch" (its process group), "megatron" -> True.
         self.process: dict[str, Value] = {}

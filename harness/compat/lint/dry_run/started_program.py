@@ -34,11 +34,13 @@ UNKNOWN_MARK = re.compile(rf"{UNKNOWN_VALUE}(?P<name>\w*)")
 class ProgramChecks:
     """failed: exceptions that the program raises. open: checks that rest on values that are not known.
 
-    complete: whether the program was followed to its end; no program that trains is.
+    read: the configuration keys that were read, in any branch. complete: whether the program was followed to
+    its end; no program that trains is.
     """
 
     failed: tuple[ProgramError, ...]
     open: tuple[OpenCheck, ...]
+    read: frozenset[str]
     complete: bool
 
 
@@ -66,7 +68,12 @@ def follow_program(
     finally:
         run.modules.forget()
     # After a failed check the program would have stopped: another error may be its consequence.
-    return ProgramChecks(failed=tuple(run.failures or last), open=tuple(run.open_checks), complete=complete)
+    return ProgramChecks(
+        failed=tuple(run.failures or last),
+        open=tuple(run.open_checks),
+        read=frozenset(run.read | run.trace),
+        complete=complete,
+    )
 
 
 @contextmanager

@@ -96,6 +96,7 @@ class Statements:
             for target in node.targets if isinstance(node, ast.Assign) else ():
                 self._run.access.store(target, UNKNOWN, frozenset(), scope)
         finally:
+            self._run.read |= self._run.trace
             self._run.trace = before
 
     def _is_certain(self) -> bool:
