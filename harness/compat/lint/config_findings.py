@@ -286,9 +286,7 @@ def _section_findings(
             rule=TYPE_RULE,
             message=f"{key} is {value!r}, where verl has a section with the keys {keys}",
             why="Hydra puts the value in place of the section; verl reads a key of the section and stops",
-            fix=f"write {key}.{inner}={setting.text}"
-            if inner
-            else f"set a key of the section, as {key}.KEY=VALUE",
+            fix=f"write {key}.{inner}={setting.text}" if inner else "set a key of the section",
             source=source,
         )
 
