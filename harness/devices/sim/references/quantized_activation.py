@@ -50,7 +50,10 @@ def npu_swiglu_quant(
     group_list_type: int = 0,
     dst_type: int | torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """SwiGLU quantised to int8 row by row, with the scales of the rows (quant_mode 1).
+    """SwiGLU quantised to int8 row by row (quant_mode 1), and what rows are multiplied by: 127 / the largest.
+
+    CANN's document of aclnnSwiGluQuantV2 divides by 127 and multiplies by the scale; op-plugin's test expects
+    127 / the largest, and ATB takes the reciprocal of this result.
 
     smooth_scales: (groups, n) or (groups,), factors before. group_index: the end of each group's rows, or
     their number (group_list_type 1); rows after them are 0. Static quantisation is not computed.
@@ -66,7 +69,8 @@ def npu_swiglu_quant(
     if smooth_scales is not None:
         rows = rows * _by_group(smooth_scales, groups, rows.shape[-1])
     quantised, scale = npu_dynamic_quant(rows * is_used)
-    return quantised.reshape(y.shape), scale.reshape(y.shape[:-1])
+    factors = torch.where(is_used.flatten() > 0, scale.reciprocal(), 0.0)
+    return quantised.reshape(y.shape), factors.reshape(y.shape[:-1])
 
 
 def npu_dequant_swiglu_quant(
