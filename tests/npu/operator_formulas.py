@@ -299,10 +299,10 @@ def _adam(drawn: Drawn) -> Pairs:
     parameter, first, dy = (drawn.normal(6) for _ in range(3))
     second = drawn.rand(6)
     out = [drawn.placed(one) for one in (parameter, first, second)]
-    npu.npu_apply_adam.out(0.9, 0.99, 0.1, 0.8, 0.95, 1e-3, drawn.placed(dy), False, False, out=out)
+    found = npu.npu_apply_adam.out(0.9, 0.99, 0.1, 0.8, 0.95, 1e-3, drawn.placed(dy), False, False, out=out)
     m, v = 0.8 * first + 0.2 * dy, 0.95 * second + 0.05 * dy**2
     step = 0.1 * (1 - 0.99) ** 0.5 / (1 - 0.9) * m / (v.sqrt() + 1e-3)
-    yield from zip(out, (parameter - step, m, v), strict=True)
+    yield from zip((*out, *found), (parameter - step, m, v) * 2, strict=True)
 
 
 def _adam_w(drawn: Drawn) -> Pairs:
@@ -310,11 +310,12 @@ def _adam_w(drawn: Drawn) -> Pairs:
     second = drawn.rand(6)
     out = [drawn.placed(one) for one in (parameter, first, second)]
     given = (0.9, 0.99, 0.1, 0.2, 0.8, 0.95, 1e-3, drawn.placed(dy), None, False, True)
-    npu.npu_apply_adam_w.out(*given, out=out)
+    found = npu.npu_apply_adam_w.out(*given, out=out)
     m, v = 0.8 * first - 0.2 * dy, 0.95 * second + 0.05 * dy**2
     denominator = (v / (1 - 0.99 * 0.95)).sqrt() + 1e-3
     step = 0.1 * m / (1 - 0.9 * 0.8) / denominator
-    yield from zip(out, (parameter * (1 - 0.1 * 0.2) - step, m, v), strict=True)
+    expected = (parameter * (1 - 0.1 * 0.2) - step, m, v)
+    yield from zip((*out, *found), expected * 2, strict=True)
 
 
 def _fourier(drawn: Drawn) -> Pairs:
