@@ -66,13 +66,12 @@ class Placement:
 class Entries:
     """What this rank sends, ordered by rank, its expert, and token.
 
-    choices: column of expert_ids; behind them, one for each shared expert. slots: number of the expert on its
-    rank. factors: row of the experts' scales. counts (ranks, largest number of experts of a rank).
+    choices: column of expert_ids; behind them, one for each shared expert. factors: row of the experts'
+    scales. counts (ranks, largest number of experts of a rank).
     """
 
     tokens: torch.Tensor
     choices: torch.Tensor
-    slots: torch.Tensor
     factors: torch.Tensor
     counts: torch.Tensor
 
@@ -111,8 +110,8 @@ def entries_of(expert_ids: torch.Tensor, mask: torch.Tensor | None, placement: P
     width = placement.experts_of_a_rank
     order = ((ranks * width + slots) * tokens + rows).argsort(stable=True)
     counts = torch.bincount(ranks * width + slots, minlength=placement.ranks * width)
-    rows, columns, slots, factors = (one[order] for one in (rows, columns, slots, factors))
-    return Entries(rows, columns, slots, factors, counts.view(placement.ranks, width))
+    rows, columns, factors = (one[order] for one in (rows, columns, factors))
+    return Entries(rows, columns, factors, counts.view(placement.ranks, width))
 
 
 def _active(mask: torch.Tensor | None, tokens: int, choices: int) -> torch.Tensor:
