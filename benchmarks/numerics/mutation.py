@@ -63,7 +63,8 @@ def all_mutants(folder: Path, *, more: bool, draw: int = 0) -> list[Mutant]:
 
 def equivalents() -> list[Mapping[str, str]]:
     """The list of mutants that change nothing: function, operator, before, after, code (a regular expression
-    in the statement), of which parts may be left out, and the reason."""
+    in the statement), of which parts may be left out, and the reason. killed: which mutant with the same
+    source is wrong in a case."""
     return list(yaml.safe_load(EQUIVALENT.read_text("utf-8")))
 
 
@@ -81,6 +82,13 @@ def first_entry(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> Mapping
 def why_equivalent(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> str:
     """The reason why a mutant changes nothing, "" if none is known."""
     return first_entry(mutant, entries).get("reason", "")
+
+
+def is_known(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a mutant need not be run. Another one with the same source may not be equivalent: if the entry
+    says so, both are run."""
+    entry = first_entry(mutant, entries)
+    return bool(entry) and "killed" not in entry
 
 
 def of_entries(chosen: Sequence[Mutant], entries: Sequence[Mapping[str, str]], number: int) -> list[Mutant]:
@@ -247,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = _chosen(folder, arguments, entries)
         total = len(chosen)
         chosen = chosen[arguments.skip :][: arguments.sample or None]
-        known = [one for one in chosen if arguments.without_known and why_equivalent(one, entries)]
+        known = [one for one in chosen if arguments.without_known and is_known(one, entries)]
         run = run_release(python, [one for one in chosen if one not in known], arguments.seconds)
         unrun: list[tuple[Mutant, Mapping[str, object]]] = [(one, {}) for one in known]
         kills = [*run.kills, *unrun]

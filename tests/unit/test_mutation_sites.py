@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from benchmarks.numerics.mutation import Verdict, obsolete, of_entries, score, verdict, why_equivalent
+from benchmarks.numerics.mutation import (
+    Verdict,
+    is_known,
+    obsolete,
+    of_entries,
+    score,
+    verdict,
+    why_equivalent,
+)
 from benchmarks.numerics.mutation_sites import mutants, mutated
 from benchmarks.numerics.trained_mutants import overlay
 from benchmarks.numerics.trainer_lines import lines_in
@@ -151,6 +159,10 @@ def test_verdicts_and_score():
     assert not why_equivalent(dropped, of_statement)
     assert not why_equivalent(mutant, entries)
     assert score([Verdict(mutant=mutant, status="equivalent", why="")]) == 0
+    # If another mutant has the same source and is wrong, both are run.
+    assert is_known(dropped, entries)
+    assert not is_known(dropped, [{**entry, "killed": "the first"} for entry in entries])
+    assert not is_known(mutant, entries)
 
 
 def test_lines_of_a_training_are_those_of_all_processes_in_files_of_the_path(tmp_path):

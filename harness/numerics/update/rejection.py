@@ -144,6 +144,9 @@ REJECTIONS = (
 """Bounds between the values of the case that uses them, so that each option keeps and rejects tokens, and
 other ones than another estimator with the same bounds."""
 
+LONE_ROW = slice(5, 6)
+"""A row that is also a batch of its own. Each option rejects tokens of it."""
+
 STORED_REJECTION = _estimator("token", "k1", 1.5, 0.6)
 """The rejection whose mask a trainer with a transfer queue must store for the update."""
 

@@ -13,6 +13,8 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import numpy as np
+
 from harness.numerics.actor.actor_case import PROMPT
 from harness.numerics.actor.verl_workers import Tensors
 from harness.numerics.loss.trainer_functions import has_module
@@ -22,6 +24,8 @@ from harness.numerics.update.update_cases import GROUP, UpdateCase
 PADDED_TRAINER = "verl.trainer.ppo.ray_trainer"
 QUEUE_TRAINER = "verl.trainer.ppo.v1.trainer_base"
 PARTITION = "train"
+ROW = "row"
+"""The number of each row, which is no tensor: as uids and inputs of images, it must stay with its row."""
 
 
 class Workers(Protocol):
@@ -148,7 +152,11 @@ class PaddedTrainer:
 
     def _batch(self, tensors: Tensors) -> Any:
         ids = tensors["input_ids"]
-        sides = {"prompts": ids[:, :PROMPT], "responses": ids[:, PROMPT:]}
+        sides = {
+            "prompts": ids[:, :PROMPT],
+            "responses": ids[:, PROMPT:],
+            ROW: np.arange(len(ids)).astype(object),
+        }
         batch = import_module("verl").DataProto.from_single_dict({**tensors, **sides})
         batch.meta_info["temperature"] = self.case.update.temperature
         return batch

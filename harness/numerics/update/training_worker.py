@@ -22,7 +22,7 @@ from harness.numerics.actor.verl_workers import (
 )
 from harness.numerics.loss.verl_helpers import array
 from harness.numerics.update.replaced import replaced
-from harness.numerics.update.trainer_glue import PaddedTrainer, QueueTrainer, trainer_method
+from harness.numerics.update.trainer_glue import ROW, PaddedTrainer, QueueTrainer, trainer_method
 from harness.numerics.update.update_cases import INFERENCE_TOKENS, UpdateCase, draw
 
 UPDATE_SETTINGS = ("temperature", "global_batch_size", "mini_batch_size", "epochs")
@@ -47,6 +47,7 @@ class EngineInWorker(EngineActor):
         self.worker = _plain_worker(self)
         self.note: Callable[[str, Any], None] = lambda _name, _values: None
         self.blame: Callable[[Any], None] = lambda _function: None
+        self.engine.forward_step = self._noting_rows(self.engine.forward_step)
         self.inferred = ""
         mask = draw(case).attention_mask
         self.lengths = np.stack([mask[:, :PROMPT].sum(axis=1), mask[:, PROMPT:].sum(axis=1)], axis=1)
@@ -128,6 +129,18 @@ class EngineInWorker(EngineActor):
         return utilities.get_tensordict(
             tensor_dict={}, non_tensor_dict={"metrics": {"mfu": [0.0], **metrics}}
         )
+
+    def _noting_rows(self, forward_step: Callable[..., Any]) -> Callable[..., Any]:
+        """verl's step of a micro-batch; what the trainer passed of its rows besides tensors is recorded."""
+        utilities = import_module("verl.utils.tensordict_utils")
+
+        def noting(micro_batch: Any, *args: Any, **kwargs: Any) -> Any:
+            rows = utilities.get(micro_batch, ROW)
+            if rows is not None:
+                self.note("row_numbers", np.atleast_1d(np.array(rows, dtype=np.int64)))
+            return forward_step(micro_batch, *args, **kwargs)
+
+        return noting
 
     def _called(self, kind: str, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of a pass, where the trainer has no method for it."""

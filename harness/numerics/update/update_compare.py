@@ -17,7 +17,7 @@ from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.release_objectives import ReleaseObjective
 from harness.numerics.loss.verl_losses_source import MICRO_BATCH_LIMIT, MINI_BATCHES
 from harness.numerics.update.rank_batches import RANK_ROWS, wrong_ranks
-from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, WEIGHTINGS
+from harness.numerics.update.rejection import LONE_ROW, REJECTIONS, STORED_REJECTION, WEIGHTINGS
 from harness.numerics.update.update_cases import (
     CASES,
     INFERENCE_TOKENS,
@@ -285,6 +285,8 @@ class _Comparison:
             if option.capability in self.objective.capabilities:
                 kept, sure = option.kept(self.inputs)
                 self._equal(f"kept {option.name}", kept, valid=sure)
+                if option.over == "token":
+                    self._equal(f"kept one row {option.name}", kept[LONE_ROW], valid=sure[LONE_ROW])
         for weighting in WEIGHTINGS if self.case.rejection else ():
             if weighting.capability in self.objective.capabilities:
                 self._within(weighting.name, self.reference.weighted_by(weighting))
@@ -406,6 +408,8 @@ class _Comparison:
         at = (step, micro)
         self._equal("training_mode", np.array(1), *at)
         self._equal("training_cache", np.array(0), *at)
+        if self.reference.has_trainer_steps and not (self.reference.legacy or self.reference.nested):
+            self._equal("row_numbers", rows, *at)
         layout = self._layout(*at, rows)
         if layout is None:
             return None

@@ -27,7 +27,7 @@ from harness.numerics.loss.trainer_functions import (
 )
 from harness.numerics.loss.verl_helpers import place_in, place_of, raised_in, watched_helpers
 from harness.numerics.update.rank_batches import RANK_ROWS, micro_batches_of_ranks
-from harness.numerics.update.rejection import REJECTIONS, STORED_REJECTION, WEIGHTINGS, Rejection
+from harness.numerics.update.rejection import LONE_ROW, REJECTIONS, STORED_REJECTION, WEIGHTINGS, Rejection
 from harness.numerics.update.replaced import replaced
 from harness.numerics.update.trainer_glue import QUEUE_TRAINER, PaddedTrainer, QueueTrainer, trainer_method
 from harness.numerics.update.training_worker import UPDATE_SETTINGS, EngineInWorker, LegacyInTrainer, padded
@@ -420,6 +420,9 @@ class _Run:
             with self._option_may_be_refused(f"kept {option.name}"):
                 rejected = self._rejected(correction, data, option)
                 recorder.note(f"kept {option.name}", rejected.batch["response_mask"])
+                if option.over == "token":
+                    rejected = self._rejected(correction, data, option, LONE_ROW)
+                    recorder.note(f"kept one row {option.name}", rejected.batch["response_mask"])
         if self.case.rejection:
             self._note_weightings(correction, data)
         data, _ = self._corrected(data, self._correction())
@@ -471,10 +474,11 @@ class _Run:
             "rollout_is_threshold": WEIGHT_LIMIT,
         }
 
-    def _rejected(self, correction: Any, data: Any, option: Rejection) -> Any:
-        """The batch after a rejection, without what is not needed for it."""
+    def _rejected(self, correction: Any, data: Any, option: Rejection, rows: slice = slice(None)) -> Any:
+        """The batch of some rows after a rejection, without what is not needed for it."""
         needed = ("old_log_probs", "rollout_log_probs", "response_mask")
-        batch = import_module("verl").DataProto.from_single_dict({name: data.batch[name] for name in needed})
+        own = {name: data.batch[name][rows] for name in needed}
+        batch = import_module("verl").DataProto.from_single_dict(own)
         settings = {"rollout_is": None, "rollout_is_threshold": WEIGHT_LIMIT, **option.settings}
         reject = correction.compute_rollout_rejection_mask
         expected = {name: value for name, value in option.settings.items() if name.startswith("rollout_rs")}
@@ -495,7 +499,7 @@ class _Run:
         """The functions of the worker that compute what is recorded around them."""
         recorder, modules = self.recorder, self.modules
         balancing: Any = import_module("verl.utils.seqlen_balancing")
-        recorder.at(balancing.rearrange_micro_batches, "ranks", "micro-batches")
+        recorder.at(balancing.rearrange_micro_batches, "ranks", "micro-batches", "row_numbers")
         if isinstance(worker, LegacyInTrainer):
             actor = type(worker.actor)
             inferred = ("log_prob", "reference_log_prob", "entropy")

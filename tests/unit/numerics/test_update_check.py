@@ -17,7 +17,7 @@ from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.release_objectives import release_objective
 from harness.numerics.loss.verl_losses_source import REJECTION_ESTIMATORS, InstalledLosses
 from harness.numerics.update.rank_batches import WAITS
-from harness.numerics.update.rejection import REJECTIONS, WEIGHTINGS
+from harness.numerics.update.rejection import LONE_ROW, REJECTIONS, WEIGHTINGS
 from harness.numerics.update.update_cases import CASES, PARAMETERS, draw, exact_log_probs
 from harness.numerics.update.update_check import judge, run
 from harness.numerics.update.update_compare import judge_faults, judge_record
@@ -318,6 +318,24 @@ def test_a_wrong_rejection_is_named_with_its_function():
             assert "compute_rollout_rejection_mask" in first.place
     lost = judged(changed(dapo, "kept token_k1", None)).wrong[0]
     assert lost.detail == "it was not computed"
+
+
+def test_a_batch_of_one_row_in_which_nothing_is_rejected_is_wrong():
+    dapo = RECORDS["0.9.1", "dapo"]
+    own = draw(next(case for case in CASES if case.rejection)).response_mask[LONE_ROW]
+    of_tokens = [one for one in REJECTIONS if one.over == "token" and one.capability == REJECTION_ESTIMATORS]
+    assert len(of_tokens) == 5
+    for option in of_tokens:
+        first = judged(changed(dapo, f"kept one row {option.name}", lambda _: own)).wrong[0]
+        assert first.quantity == f"kept one row {option.name}"
+        assert "compute_rollout_rejection_mask" in first.place
+
+
+@pytest.mark.parametrize("change", [lambda values: values[::-1], None])
+def test_what_is_no_tensor_must_stay_with_its_row(change):
+    first = judged(changed(ENGINE, "row_numbers", change)).wrong[0]
+    assert (first.quantity, first.where) == ("row_numbers", "step 1, micro-batch 1")
+    assert first.place.startswith("verl/")
 
 
 @pytest.mark.parametrize("option", WEIGHTINGS, ids=lambda option: option.name)
