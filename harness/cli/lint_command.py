@@ -157,21 +157,25 @@ def _request(
     from harness.workspace.downloads import run_quietly
     from harness.workspace.linting.given_versions import lint_versions, tree_of_verl
     from harness.workspace.linting.lint_request import LintRequest
-    from harness.workspace.linting.patched_verl import with_patches
-    from harness.workspace.planning.base_addresses import fetch_for_change
-    from harness.workspace.planning.newest_verl import newest_verl
 
+    # What reads the matrix imports every check, which takes longer than the lint of a script.
     given = {name: value for name, value in versions.items() if value}
     if given.get("verl") == PROFILE:
+        from harness.workspace.planning.newest_verl import newest_verl
+
         given["verl"] = newest_verl(settings)
     used, unverified = lint_versions(settings, cell, given)
     for name in unverified:
         click.echo(f"warning: the package index is not reachable, so {name} may not exist", err=True)
     if "@" in used.get("verl", ""):
+        from harness.workspace.planning.base_addresses import fetch_for_change
+
         fetch_for_change(settings, base, [used])
     releases = ReleaseFetcher(cache=settings.cache, command=run_quietly)
     tree = tree_of_verl(used, releases)
     if tree is not None and patched:
+        from harness.workspace.linting.patched_verl import with_patches
+
         found = with_patches(settings, used, tree)
         tree = found.tree
         if found.others:
@@ -181,7 +185,7 @@ def _request(
                 f"{len(found.applied) + len(found.others)} patches for it, which do not apply: {names}",
                 err=True,
             )
-    return LintRequest(paths=paths, versions=used, verl=tree)
+    return LintRequest(paths=paths, versions=used, verl=tree, cache=settings.cache)
 
 
 def _print(result: LintResult, output: str, requests: Sequence[LintRequest] = ()) -> None:

@@ -24,6 +24,7 @@ STORES: Mapping[str, str] = {
     "code": "analyses of the code of npu-matrix",
     "layers": "lock files of image layers",
     "mirrors": "mirrors of upstream repositories",
+    "lint": "checks of verl that fail with configurations of launch scripts",
     "pairs": "compatibility results of pairs of packages",
     "patch-facts": "summaries of patches",
     "sim": "simulated CANN runtimes",

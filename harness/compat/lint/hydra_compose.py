@@ -23,6 +23,7 @@ import yaml
 from harness.compat.lint.compared_texts import ComparedTexts, compared_texts
 from harness.compat.lint.module_files import ModuleFiles
 from harness.compat.lint.shell.values import ScriptValue
+from harness.digest import digest_bytes, digest_json
 from harness.errors import InputError, Location
 from harness.sources.python_syntax import parse_source
 from harness.sources.tree import Tree, path_problem
@@ -108,10 +109,14 @@ class Composition:
 
 
 class VerlConfiguration:
-    """The configuration files of one verl, in a temporary folder. Use it as a context manager."""
+    """The configuration files of one verl, in a temporary folder. Use it as a context manager.
 
-    def __init__(self, tree: Tree) -> None:
+    cache: the cache folder, in which results that rest on this verl alone and a configuration can be stored.
+    """
+
+    def __init__(self, tree: Tree, cache: Path | None = None) -> None:
         self._tree = tree
+        self.cache = cache
         self._paths = frozenset(tree.paths())
         self.module_files = ModuleFiles(self._paths)
         self._folder: Path | None = None
@@ -133,6 +138,13 @@ class VerlConfiguration:
         if path not in self._trees:
             self._trees[path] = parse_source(self._tree.read(path))
         return self._trees[path]
+
+    @functools.cached_property
+    def sources_digest(self) -> str:
+        """A digest of the names of all files and of the content of the Python files."""
+        names = sorted(self._paths)
+        contents = [digest_bytes(self._tree.read(name)) for name in names if name.endswith(".py")]
+        return digest_json([names, contents])
 
     @functools.cached_property
     def compared_texts(self) -> ComparedTexts:

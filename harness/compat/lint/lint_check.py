@@ -263,7 +263,7 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
     if patched is None:
         result = lint_job(job, versions)
     else:
-        with VerlConfiguration(patched.tree).unpacked() as configuration:
+        with VerlConfiguration(patched.tree, ctx.cache).unpacked() as configuration:
             result = lint_job(job, versions, configuration=configuration)
     for finding in result.findings:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from harness.code_graph.stored_facts import code_digest
 from harness.compat.lint.dry_run.program_modules import MISSING_MODULE
 from harness.compat.lint.dry_run.program_values import ProgramError, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
@@ -17,6 +21,11 @@ from harness.compat.lint.ruleset import load_ruleset
 from harness.compat.lint.setting_changes import misspelt_value
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.unread_settings import UNREAD_RULE
+from harness.compat.uses.analysis_cache import AnalysisCache
+from harness.digest import digest_json
+
+if TYPE_CHECKING:
+    from harness.compat.lint.hydra_loader import ConfigValue
 
 PROGRAM_RULE = "VERL-CHECK"
 MAX_SETTINGS = 8
@@ -47,17 +56,36 @@ def program_findings(
 
 
 def _followed(
-    job: JobSettings, configuration: VerlConfiguration, program: Program, values: Mapping[str, Value]
+    job: JobSettings, configuration: VerlConfiguration, program: Program, values: Mapping[str, ConfigValue]
 ) -> ProgramChecks:
-    return follow_program(
-        program.module,
-        values,
-        configuration.module_files,
-        configuration.syntax_tree,
-        Surroundings(
-            device=job.device, variables=_variables(job), model=_model(job), world_size=job.processes
-        ),
+    """The checks of the program with a configuration; stored ones, if it was followed with the same before."""
+    model = _model(job)
+    surroundings = Surroundings(
+        device=job.device, variables=_variables(job), model=model, world_size=job.processes
     )
+
+    def follow() -> ProgramChecks:
+        return follow_program(
+            program.module, values, configuration.module_files, configuration.syntax_tree, surroundings
+        )
+
+    if configuration.cache is None:
+        return follow()
+    variables = {name: ["", one.unknown] if one.unknown else [one.text] for name, one in job.env.items()}
+    try:
+        given = digest_json([values, job.device, variables, model, job.processes])
+    except ValueError:
+        # Infinity is no JSON.
+        return follow()
+    cache = AnalysisCache(folder=configuration.cache / "lint", code=_walk_code(configuration.cache))
+    inputs = [configuration.sources_digest, program.module, given]
+    return cache.get("followed program", inputs, ProgramChecks, follow)
+
+
+@functools.cache
+def _walk_code(cache: Path) -> str:
+    """Digest of the code that follows programs."""
+    return code_digest("harness.compat.lint.dry_run*", cache=cache)
 
 
 def _switched_off(
@@ -113,7 +141,7 @@ def _is_read(key: str, read: frozenset[str]) -> bool:
     return key in read or any(one.startswith(f"{key}.") for one in read)
 
 
-def _with_true(values: Mapping[str, Value], parts: Sequence[str]) -> Mapping[str, Value]:
+def _with_true(values: Mapping[str, ConfigValue], parts: Sequence[str]) -> Mapping[str, ConfigValue]:
     inner = values.get(parts[0])
     if len(parts) == 1 or not isinstance(inner, Mapping):
         return {**values, parts[0]: True}

@@ -77,6 +77,9 @@ def typing_errors(word: str, other: str, limit: int) -> int:
             if i > 1 and j > 1 and letter == other[j - 2] and word[i - 2] == wanted:
                 errors = min(errors, older[j - 2] + 1)
             row.append(errors)
+        # A row begins from the last or, for swapped letters, from the one before it.
+        if min(row) > limit and min(before) > limit:
+            return limit + 1
     return min(row[-1], limit + 1)
 
 

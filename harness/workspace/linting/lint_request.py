@@ -30,17 +30,20 @@ from harness.sources.tree import Tree
 class LintRequest:
     """Scripts and folders to lint. verl: the files of the verl in `versions`, None if it is not given.
 
-    skip_others: leave out scripts that start no training job, instead of an error.
+    skip_others: leave out scripts that start no training job, instead of an error. cache: the cache folder.
     """
 
     paths: tuple[Path, ...]
     versions: Mapping[str, str]
     verl: Tree | None
     skip_others: bool = False
+    cache: Path | None = None
 
     def result(self) -> LintResult:
         """The findings of the scripts as they are now. InputError as for `lint_paths`."""
-        return lint_paths(self.paths, self.versions, self.verl, skip_others=self.skip_others)
+        return lint_paths(
+            self.paths, self.versions, self.verl, skip_others=self.skip_others, cache=self.cache
+        )
 
     def result_at(self, base: str) -> LintResult:
         """The findings in an earlier revision, with the names that the files have now.
@@ -82,7 +85,7 @@ class LintRequest:
         read = [(file, script_bytes(file)) for file in files if file.is_file()]
         scripts = [(file, script_of(data, file)) for file, data in read]
         tree = with_own_programs(self.verl, scripts) if self.verl and scripts else None
-        with nullcontext() if tree is None else VerlConfiguration(tree).unpacked() as configuration:
+        with nullcontext() if tree is None else VerlConfiguration(tree, self.cache).unpacked() as configuration:
 
             def lint(file: Path, script: bytes) -> LintResult:
                 return lint_script(script_of(script, file), self.versions, configuration)

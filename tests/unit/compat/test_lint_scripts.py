@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from memory_tree import MemoryTree
 
-from harness.compat.lint import lint_scripts
+from harness.compat.lint import lint_scripts, program_findings
 from harness.compat.lint.lint_measurements import LintResult
-from harness.compat.lint.lint_scripts import lint_folder, new_findings
+from harness.compat.lint.lint_scripts import lint_file, lint_folder, new_findings
+from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.errors import InputError, Location
 from harness.sources.packages.archive import open_archive
-from harness.sources.tree import Tree
+from harness.sources.tree import Tree, TreeFile
 
 RUN = "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n={n}\n"
 
@@ -82,6 +85,63 @@ def scripts(tmp_path: Path) -> Path:
     for n in range(SCRIPTS):
         (folder / f"{n:02}.sh").write_text(f"python -m verl.trainer.main_{n} trainer.nnodes={n}\n")
     return folder
+
+
+CHECKED = """\
+def check(config):
+    assert config.trainer.nnodes != 2, "2 is not possible"
+    assert (os.environ["MODE"], config.trainer.nnodes) != ("fast", 3), "fast is not possible"
+    assert config.trainer.scale != 1.5, "1.5 is not possible"
+"""
+
+
+def checked_verl(check: str = CHECKED) -> Tree:
+    texts = {
+        "verl/trainer/main_ppo.py": MAIN.format(n=""),
+        "verl/trainer/config/ppo_trainer.yaml": "trainer: {nnodes: 1, scale: 1}\n",
+        "verl/part.py": f"import os\n{check}",
+    }
+    return MemoryTree(files={path: TreeFile(data=text.encode()) for path, text in texts.items()})
+
+
+def stops(folder: Path, settings: str, verl: Tree, before: str = "export MODE=slow") -> list[str]:
+    """What verl's checks say of a job, with what was stored of others in the cache."""
+    script = folder / "run.sh"
+    script.write_text(f"{before}\npython -m verl.trainer.main_ppo {settings}\n")
+    found = lint_file(script, {"verl": "0.9.1"}, verl, folder / "cache").findings
+    alone = lint_file(script, {"verl": "0.9.1"}, verl).findings
+    assert found == alone
+    return [f"{one.line} {one.message}" for one in found if one.rule == PROGRAM_RULE]
+
+
+def test_a_program_is_followed_once_with_equal_configurations(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    verl = checked_verl()
+    assert stops(tmp_path, "trainer.nnodes=2", verl) == ["2 verl stops: 2 is not possible"]
+    followed = Mock(side_effect=program_findings.follow_program)
+    monkeypatch.setattr(program_findings, "follow_program", followed)
+    moved = stops(tmp_path, "trainer.nnodes=2", verl, "# a comment\nexport MODE=slow")
+    assert moved == ["3 verl stops: 2 is not possible"]
+    assert followed.call_count == 1, "only without the cache"
+
+
+@pytest.mark.parametrize(
+    ("settings", "before", "check", "expected"),
+    [
+        ("trainer.nnodes=2", "export MODE=slow", CHECKED, ["2 is not possible"]),
+        ("trainer.nnodes=3", "export MODE=fast", CHECKED, ["fast is not possible"]),
+        ("trainer.nnodes=3", "export MODE=slow", CHECKED.replace("!= 2", "!= 3"), ["2 is not possible"]),
+        ("trainer.scale=1.5", "export MODE=slow", CHECKED, ["1.5 is not possible"]),
+        ("trainer.scale=.inf", "export MODE=slow", CHECKED, []),
+    ],
+)
+def test_another_configuration_variable_or_verl_is_followed_again(
+    tmp_path: Path, settings: str, before: str, check: str, expected: list[str]
+) -> None:
+    assert stops(tmp_path, "trainer.nnodes=3", checked_verl()) == []
+    told = stops(tmp_path, settings, checked_verl(check), before)
+    assert [one.partition("stops: ")[2] for one in told] == expected
 
 
 def in_one_process(monkeypatch: pytest.MonkeyPatch, folder: Path, verl: Tree) -> LintResult:
