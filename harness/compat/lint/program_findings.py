@@ -58,7 +58,7 @@ def program_findings(
 def _followed(
     job: JobSettings, configuration: VerlConfiguration, program: Program, values: Mapping[str, ConfigValue]
 ) -> ProgramChecks:
-    """The checks of the program with a configuration; stored ones, if it was followed with the same before."""
+    """The checks of the program with a configuration; stored ones, if it was followed with it before."""
     model = _model(job)
     surroundings = Surroundings(
         device=job.device, variables=_variables(job), model=model, world_size=job.processes
@@ -141,9 +141,9 @@ def _is_read(key: str, read: frozenset[str]) -> bool:
     return key in read or any(one.startswith(f"{key}.") for one in read)
 
 
-def _with_true(values: Mapping[str, ConfigValue], parts: Sequence[str]) -> Mapping[str, ConfigValue]:
+def _with_true(values: Mapping[str, ConfigValue], parts: Sequence[str]) -> dict[str, ConfigValue]:
     inner = values.get(parts[0])
-    if len(parts) == 1 or not isinstance(inner, Mapping):
+    if len(parts) == 1 or not isinstance(inner, dict):
         return {**values, parts[0]: True}
     return {**values, parts[0]: _with_true(inner, parts[1:])}
 

@@ -85,7 +85,9 @@ class LintRequest:
         read = [(file, script_bytes(file)) for file in files if file.is_file()]
         scripts = [(file, script_of(data, file)) for file, data in read]
         tree = with_own_programs(self.verl, scripts) if self.verl and scripts else None
-        with nullcontext() if tree is None else VerlConfiguration(tree, self.cache).unpacked() as configuration:
+        with (
+            nullcontext() if tree is None else VerlConfiguration(tree, self.cache).unpacked() as configuration
+        ):
 
             def lint(file: Path, script: bytes) -> LintResult:
                 return lint_script(script_of(script, file), self.versions, configuration)
