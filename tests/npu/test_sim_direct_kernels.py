@@ -52,8 +52,6 @@ CASES: dict[str, Case] = {
     "depthwise": lambda x: functional.conv2d(x.view(1, 2, 4, 4), drawn(2, 1, 3, 3).to(x.device), groups=2),
     "matmul_twice": lambda x: torch.autograd.grad((x.T @ x).square().sum(), x, create_graph=True)[0],
 }
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_equal_those_of_the_cpu(name: str) -> None:
     found = []
@@ -65,6 +63,30 @@ def test_values_and_gradients_equal_those_of_the_cpu(name: str) -> None:
         assert x.grad is not None
         found.append((result.detach().cpu(), x.grad.cpu()))
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("repeats", [torch.tensor([1, 70, 0, 300]), 300], ids=["tensor", "number"])
+@pytest.mark.parametrize("dim", [0, -1, None])
+def test_gradients_of_repetitions_are_not_added_in_a_half_type(
+    dim: int | None, repeats: torch.Tensor | int, dtype: torch.dtype
+) -> None:
+    shape = (4,) if dim is None else (4, 4)
+    weights = drawn(*torch.zeros(shape).repeat_interleave(repeats, dim).shape, dtype=dtype)
+    found = []
+    for x, given in ((drawn(*shape), weights.float()), (drawn(*shape, dtype=dtype).to(NPU), weights.to(NPU))):
+        times = repeats.to(x.device) if isinstance(repeats, torch.Tensor) else repeats
+        x.requires_grad_().repeat_interleave(times, dim).backward(given)
+        assert x.grad is not None
+        found.append(x.grad.cpu().to(dtype))
+    assert torch.equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_softmax_of_a_half_type_as_float32_is_float32(dtype: torch.dtype) -> None:
+    x = drawn(4, 8, dtype=dtype)
+    result = x.to(NPU).softmax(-1, dtype=torch.float32)
+    torch.testing.assert_close(result.cpu(), x.float().softmax(-1))
 
 
 def test_out_arguments_of_kernels_beside_the_dispatcher() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from harness.devices.sim.operators.dispatch import Machine, as_strict, make_kernel
-from harness.devices.sim.operators.other_types import rounding_once
+from harness.devices.sim.operators.other_types import computing_in_float32, rounding_once
 from harness.devices.sim.operators.schema_plan import plan_of, returns_view
 from harness.devices.sim.operators.torch_internals import (
     DEVICE_KEY,
@@ -143,7 +143,10 @@ def install_aten(library: Any, machine: Machine) -> None:
         override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
     for name, schema in every:
         if _skips_the_dispatcher(name) and (operator := overload("aten", name)) is not None:
-            function = as_strict(plan_of(operator, schema), decomposed(operator), machine)
+            plan, compute = plan_of(operator, schema), decomposed(operator)
+            if name in _KERNELS_OF_GRADIENTS:
+                compute = computing_in_float32(plan, compute)
+            function = as_strict(plan, compute, machine)
             override(library, name, function, AUTOGRAD_KEY)
     override(library, "scaled_dot_product_attention", _attention, AUTOGRAD_KEY)
     for name, function in _CALLED_DIRECTLY.items():
@@ -162,6 +165,10 @@ _OWN_FORMULAS = frozenset(
         "matmul.out",
     }
 )
+
+# Operators that torch decomposes, and for whose gradients op-plugin has kernels (its derivatives.yaml): the sums
+# of these are not rounded to a half type in between.
+_KERNELS_OF_GRADIENTS = frozenset({"repeat_interleave.self_Tensor", "repeat_interleave.self_int"})
 
 
 def _skips_the_dispatcher(name: str) -> bool:

@@ -101,9 +101,20 @@ def rounding_once(plan: OperatorPlan, compute: Compute) -> Compute:
     if not (with_alpha or _ROUNDED_TWICE.fullmatch(plan.name)):
         return compute
 
+    in_float32 = computing_in_float32(plan, compute)
+
     def run(*values: Any, **named: Any) -> Any:
         if with_alpha and not named and len(values) == len(plan.tensors):
             return compute(*values)
+        return in_float32(*values, **named)
+
+    return run
+
+
+def computing_in_float32(plan: OperatorPlan, compute: Compute) -> Compute:
+    """`compute` in float32 for half types: each result, and each gradient of one, is rounded once."""
+
+    def run(*values: Any, **named: Any) -> Any:
         types = {dtype for value in (*values, *named.values()) for dtype in _types_of(value)}
         # With float32 among them, the type of the result is left to the CPU.
         if types & _WIDER.keys() and torch.float32 not in types:
@@ -132,14 +143,14 @@ def _converted(
     plan: OperatorPlan, compute: Compute, values: Args, named: Kwargs, types: dict[torch.dtype, torch.dtype]
 ) -> Any:
     narrow = {dtype for value in (*values, *named.values()) for dtype in _types_of(value) if dtype in types}
-    args = [_mapped(value, lambda x: x.to(types.get(x.dtype, x.dtype))) for value in values]
-    kwargs = {
-        name: _mapped(value, lambda x: x.to(types.get(x.dtype, x.dtype))) for name, value in named.items()
-    }
-    kwargs = {
-        name: types.get(value, value) if isinstance(value, torch.dtype) else value
-        for name, value in kwargs.items()
-    }
+    asked = [value for value in (*values, *named.values()) if isinstance(value, torch.dtype)]
+
+    def wider(value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return types.get(value, value)
+        return _mapped(value, lambda x: x.to(types.get(x.dtype, x.dtype)))
+
+    args, kwargs = [wider(value) for value in values], {name: wider(value) for name, value in named.items()}
     result = compute(*args, **kwargs)
     for position, name in plan.mutable:
         original = values[position] if position < len(values) else named.get(name)
@@ -149,7 +160,7 @@ def _converted(
         for target, source in zip(original or (), changed or (), strict=True):
             if target is not source:
                 target.copy_(source)
-    if len(narrow) != 1 or torch.int32 in narrow:
+    if len(narrow) != 1 or torch.int32 in narrow or torch.float32 in asked:
         return result
     (dtype,) = narrow
     back = {torch.float32: dtype, torch.complex64: torch.complex32}
