@@ -248,6 +248,37 @@ def _attention_with_sinks(drawn: Drawn) -> Pairs:
     yield from _with_gradients(drawn, device, formula, q, k, v, drawn.normal(heads))
 
 
+def _attention_to_selected_blocks(drawn: Drawn) -> Pairs:
+    """Two sequences, each token with blocks of its own; the last block of the second sequence is not whole."""
+    heads, groups, size, count = 4, 2, 3, 2
+    query_ends, key_ends = [2, 5], [9, 17]
+    q, k, v = drawn.normal(5, heads, 6), drawn.normal(17, groups, 6), drawn.normal(17, groups, 4)
+    blocks = torch.stack([torch.stack([drawn.order(3)[:count] for _ in range(groups)]) for _ in range(5)])
+
+    def formula(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = []
+        for token in range(5):
+            first, last = (0, 9) if token < 2 else (9, 17)
+            for head in range(heads):
+                group = head // (heads // groups)
+                taken = [
+                    place
+                    for block in blocks[token, group].tolist()
+                    for place in range(first + size * block, min(first + size * block + size, last))
+                ]
+                keys, values = inputs[1][taken, group], inputs[2][taken, group]
+                rows.append(torch.softmax(0.5 * keys @ inputs[0][token, head], -1) @ values)
+        return (torch.stack(rows).view(5, heads, 4),)
+
+    def device(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        selected = blocks.to(torch.int32).npu()
+        ends = {"actual_seq_qlen": query_ends, "actual_seq_kvlen": key_ends}
+        results = npu.npu_nsa_select_attention(*inputs, selected, 0.5, heads, size, count, **ends)
+        return results[:1]
+
+    yield from _with_gradients(drawn, device, formula, q, k, v)
+
+
 def _ring_update(drawn: Drawn) -> Pairs:
     """Attention over all keys equals the update of that over each half of them."""
     heads, lengths = 2, [drawn.size(1, 5), drawn.size(1, 5)]
@@ -377,6 +408,11 @@ LAYERS: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torc
     "attention with sinks": (
         ("npu::npu_fusion_attention_v3", "npu::npu_fusion_attention_grad_v3"),
         _attention_with_sinks,
+        FP32,
+    ),
+    "attention to selected blocks": (
+        ("npu::npu_nsa_select_attention", "npu::npu_nsa_select_attention_grad"),
+        _attention_to_selected_blocks,
         FP32,
     ),
     "ring attention": (("npu::npu_ring_attention_update",), _ring_update, FP32),

@@ -52,6 +52,8 @@ CASES: dict[str, Case] = {
     "depthwise": lambda x: functional.conv2d(x.view(1, 2, 4, 4), drawn(2, 1, 3, 3).to(x.device), groups=2),
     "matmul_twice": lambda x: torch.autograd.grad((x.T @ x).square().sum(), x, create_graph=True)[0],
 }
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_equal_those_of_the_cpu(name: str) -> None:
     found = []

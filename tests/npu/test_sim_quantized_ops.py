@@ -72,6 +72,45 @@ def test_dynamic_quant_asymmetric_covers_the_range() -> None:
         torch_npu.npu_dynamic_quant_asymmetric(torch.ones(2, 8).half().npu())
 
 
+def test_scales_for_matrix_units_hold_offsets_and_can_be_rounded() -> None:
+    # 1 + 2^-10 is the largest step that 19 bits keep; two thirds of it more is nearer to the next one.
+    scale = torch.tensor([1 + 2.0**-10 + 2.0**-11 * 1.25, 1.0])
+    cut, near = (
+        (torch_npu.npu_trans_quant_param(scale.npu(), None, mode).cpu() & 0xFFFFFFFF)
+        .int()
+        .view(torch.float32)
+        for mode in (0, 1)
+    )
+    assert [cut.tolist(), near.tolist()] == [[1 + 2.0**-10, 1.0], [1 + 2.0**-9, 1.0]]
+    offset = torch.tensor([3.4, -300.0, 7.0, -1.0])
+    packed = torch_npu.npu_trans_quant_param(torch.ones(1).npu(), offset.npu())
+    assert ((packed.cpu() >> 37) & 0x1FF).tolist() == [3, 256, 7, 511]
+    left, right = whole(2, 8), whole(8, 4)
+    found = torch_npu.npu_quant_matmul(left.npu(), right.npu(), packed)
+    exact = left.double() @ right.double() + torch.tensor([3.0, -256.0, 7.0, -1.0])
+    is_near(found, exact.clamp(-128, 127))
+
+
+def test_int8_by_int4_with_scales_of_groups() -> None:
+    """x1 counts as x1 - 8, which `offset` makes good for: then the result is the plain product."""
+    has("npu_convert_weight_to_int4pack")
+    left, right = whole(2, 16, low=-128, high=128), whole(16, 8, dtype=torch.int32)
+    scale, rows = drawn(2, 8).abs(), drawn(2, 1).abs()
+    packed = torch_npu.npu_trans_quant_param(scale.npu().reshape(-1)).reshape(2, 8)
+    kept = (packed.cpu() & 0xFFFFFFFF).int().view(torch.float32).double().repeat_interleave(8, 0)
+    found = torch_npu.npu_quant_matmul(
+        left.npu(),
+        torch_npu.npu_convert_weight_to_int4pack(right.npu()),
+        packed,
+        offset=(8 * (right * kept).sum(0)).float().npu(),
+        pertoken_scale=rows.npu(),
+        output_dtype=torch.bfloat16,
+        group_sizes=[0, 0, 8],
+    )
+    exact = (left.double() @ (right * kept)) * rows.double()
+    assert bool(((found.cpu().double() - exact).abs() <= 2.0**-8 * exact.abs() + 1e-3).all())
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_quant_matmul_of_int4(transposed: bool) -> None:
     left, right = whole(5, 16), whole(16, 24)

@@ -166,8 +166,8 @@ _OWN_FORMULAS = frozenset(
     }
 )
 
-# Operators that torch decomposes, and for whose gradients op-plugin has kernels (its derivatives.yaml): the sums
-# of these are not rounded to a half type in between.
+# Operators that torch decomposes, and for whose gradients op-plugin has kernels (its derivatives.yaml): the
+# sums of these are not rounded to a half type in between.
 _KERNELS_OF_GRADIENTS = frozenset({"repeat_interleave.self_Tensor", "repeat_interleave.self_int"})
 
 

@@ -13,6 +13,8 @@ _LARGEST_INT8, _LARGEST_INT4 = 127, 7
 # torch.int8 and torch.quint4x2 as numbers. torch_npu packs eight int4 into one int32.
 _INT8, _INT4 = 1, 16
 _PACKED_INT4 = 8
+# Where `npu_trans_quant_param` keeps an offset.
+_OFFSET_PLACE, _OFFSET_BITS = 37, 0x1FF
 # Types of torch for quantised numbers, and those in which torch_npu returns them.
 _STORED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 
@@ -238,10 +240,21 @@ def npu_anti_quant(
 def npu_trans_quant_param(
     scale: torch.Tensor, offset: torch.Tensor | None = None, round_mode: int | None = 0
 ) -> torch.Tensor:
-    """Scales as the 64-bit numbers that matrix units read: float32 without its lowest 13 bits, and bit 46."""
-    refuse("npu_trans_quant_param", offset=offset is not None, round_mode=round_mode)
-    bits = wide(scale).contiguous().view(torch.int32).long() & 0xFFFFE000
-    return bits | (1 << 46)
+    """Scales as the 64-bit numbers that matrix units read: the 19 highest bits of a float32, and bit 46.
+
+    round_mode 1 rounds to these bits, 0 cuts the others off. Offsets are whole numbers of 9 bits, from bit 37
+    on (op-plugin's npu_trans_quant_param.md).
+    """
+    bits = wide(scale).contiguous().view(torch.int32).long() & 0xFFFFFFFF
+    if round_mode:
+        # To the nearest, ties to the even one: half of the lowest bit kept, less one where that bit is 0.
+        bits = bits + 0xFFF + ((bits >> 13) & 1)
+    packed = bits & 0xFFFFE000 | 1 << 46
+    if offset is None:
+        return packed
+    whole = wide(offset).round().clamp(-256, 255).long()
+    both = packed & 0x4000FFFFFFFF | (whole & _OFFSET_BITS) << _OFFSET_PLACE
+    return both if scale.dim() == 1 else both.reshape(scale.shape)
 
 
 def npu_quant_matmul(
@@ -253,15 +266,20 @@ def npu_quant_matmul(
     pertoken_scale: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     output_dtype: int | torch.dtype | None = None,
+    group_sizes: Sequence[int] | None = None,
     **others: object,
 ) -> torch.Tensor:
     """x1 @ x2 of int8 or int4 matrices, times the scale of each column and of each row (pertoken_scale).
 
     int4 are eight in one int32, along the last dimension of a matrix or of its transpose. An int32 bias is
     added to the exact product, another one to the result. The result is int8 unless output_dtype says
-    otherwise; only then `offset` is added.
+    otherwise; only then `offset`, or that in scales of `npu_trans_quant_param`, is added. With group_sizes,
+    see `_by_groups`.
     """
     refuse("npu_quant_matmul", **{name: value is not None for name, value in others.items()})
+    if group_sizes:
+        dtype = torch.int8 if output_dtype is None else dtype_of(output_dtype)
+        return _by_groups(x1, x2, scale, offset, pertoken_scale, bias, group_sizes).to(dtype)
     if x1.dtype is torch.int32 and x2.dtype is torch.int32:
         x1 = unpacked_int4(x1)
         x2 = unpacked_rows(x2, x1.shape[-1])
@@ -283,8 +301,46 @@ def npu_quant_matmul(
         result = result + bias.float()
     if dtype is not torch.int8:
         return result.to(dtype)
-    result = result if offset is None else result + offset.float()
+    result = result + (_offsets(scale) if offset is None else offset.float())
     return result.round().clamp(-_LARGEST_INT8 - 1, _LARGEST_INT8).to(dtype)
+
+
+def _by_groups(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor | None,
+    pertoken_scale: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    group_sizes: Sequence[int],
+) -> torch.Tensor:
+    """int8 (m, k) @ int4 (k, n), of which so many rows as group_sizes[2] have a scale in each column.
+
+    The kernel multiplies the two halves of x1 as int4: of the lower one 8 is subtracted. So x1 counts as
+    x1 - 8, and callers hand over as `offset` what that takes away (op-plugin's test of A8W4).
+    """
+    refuse(
+        "npu_quant_matmul",
+        bias=bias is not None,
+        **{
+            f"group_sizes {list(group_sizes)}": tuple(group_sizes[:2]) != (0, 0) or not group_sizes[2],
+            "groups of other types than int8 with int4": x1.dtype is not torch.int8
+            or x2.dtype is not torch.int32,
+        },
+    )
+    weights = unpacked_rows(x2, x1.shape[-1])
+    per_row = by_group(factors(scale), group_sizes[2], weights.shape[0])
+    result = (x1.double() - 8) @ dequantised(weights, per_row, None).double()
+    result = result if offset is None else result + offset.double()
+    return result if pertoken_scale is None else result * pertoken_scale.double().reshape(-1, 1)
+
+
+def _offsets(scale: torch.Tensor) -> torch.Tensor:
+    """The offsets in scales of `npu_trans_quant_param`; 0 for other scales."""
+    if scale.dtype not in {torch.int64, torch.uint64}:
+        return torch.zeros(())
+    whole = (scale.view(torch.int64) >> _OFFSET_PLACE) & _OFFSET_BITS
+    return torch.where(whole > _OFFSET_BITS // 2, whole - _OFFSET_BITS - 1, whole).float()
 
 
 def factors(scale: torch.Tensor) -> torch.Tensor:

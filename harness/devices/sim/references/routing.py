@@ -19,14 +19,12 @@ def npu_moe_gating_top_k_softmax(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The k largest values of the softmax of x (..., experts), their experts (int32), row numbers (int32).
 
-    The row number of a token's i-th expert is token + i * tokens.
+    The row number of a token's i-th expert is token + i * tokens. Tokens that are finished get the number of
+    experts.
     """
-    refuse("npu_moe_gating_top_k_softmax", finished=finished is not None)
-    scores = torch.softmax(wide(x), -1)
-    experts = _largest(scores, k)
-    weights = scores.gather(-1, experts)
+    weights, experts, _ = npu_moe_gating_top_k_softmax_v2(x, k=k, finished=finished)
     rows = torch.arange(weights.numel(), dtype=torch.int32).view(k, -1).t()
-    return weights.to(x.dtype), experts.to(torch.int32), rows.reshape(weights.shape)
+    return weights, experts, rows.reshape(weights.shape)
 
 
 def npu_moe_gating_top_k_softmax_v2(
