@@ -49,6 +49,9 @@ def _layer(lock: CellLock, layer: LayerContent) -> Iterator[str]:
         yield from _file(f"{layer.name}.txt", pip_requirements(lock, layer.packages))
         yield f'{PIP} {lock.options(layer.packages)} -r "$work/{layer.name}.txt"'
         yield ""
+    for wheel in layer.fetched:
+        yield f'(cd "$work" && {" && ".join(wheel.installation)})'
+        yield ""
     for source in layer.sources:
         yield from _source(lock, source)
 

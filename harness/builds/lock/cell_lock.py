@@ -45,6 +45,7 @@ SUBMODULES = "if [ -f .gitmodules ]; then git submodule update -q --init --recur
 CPU_BUILDS = frozenset({"torch", "torchvision", "torchaudio"})
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
+_SAFE_URL = re.compile(r"https?://[\w.+:/~%-]+", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +129,9 @@ class CellLock:
     with a configured build -> its published wheel for this chip, which is installed instead. incomplete:
     package whose source package lacks submodules -> their paths. without_wheel: packages that have only a
     source package for this platform. variants: package that is compiled -> its wheel variant for this
-    chip, which pip and uv do not choose. build_tools: what the builds need, installed before them. tooled:
-    packages whose build needs nothing else.
+    chip, which pip and uv do not choose. fetched: package -> its wheel variant that exports with commands
+    download and install instead of compiling. build_tools: what the builds need, installed before them.
+    tooled: packages whose build needs nothing else.
     """
 
     cell: str
@@ -158,6 +160,7 @@ class CellLock:
     incomplete: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     without_wheel: tuple[str, ...] = ()
     variants: Mapping[str, VariantWheel] = field(default_factory=dict)
+    fetched: Mapping[str, VariantWheel] = field(default_factory=dict)
     build_tools: tuple[LockedPackage, ...] = ()
     tooled: tuple[str, ...] = ()
 
@@ -195,7 +198,8 @@ class CellLock:
     def tools(self) -> tuple[str, ...]:
         """Programs that the installation needs; their Debian packages have the same names."""
         of_sources = {tool for one in self.from_source for tool in ("git", *TOOLS_OF.get(one.package, ()))}
-        return (*(("patch",) if self.patches else ()), *sorted(of_sources))
+        download = ("curl",) if self.fetched else ()
+        return (*(("patch",) if self.patches else ()), *download, *sorted(of_sources))
 
     def layers(self) -> tuple[tuple[str, tuple[LockedPackage, ...]], ...]:
         """Packages by layer, in the order of installation, without empty layers."""
@@ -220,6 +224,16 @@ class CellLock:
     def build_env_of(self, package: str) -> Mapping[str, str]:
         """The environment variables of the build of one package of the index."""
         return self.package_env.get(package, {})
+
+    def with_variants(self, found: Mapping[str, VariantWheel]) -> CellLock:
+        """The lock with these wheel variants: those that a digest pins are fetched instead of compiled."""
+        pinned = {name: one for name, one in found.items() if _can_be_fetched(one)}
+        return replace(
+            self,
+            compiled=tuple(name for name in self.compiled if name not in pinned),
+            variants={name: one for name, one in found.items() if name not in pinned},
+            fetched=pinned,
+        )
 
     def with_sources(self, sources: Sequence[LockedSource]) -> CellLock:
         """The lock in which these packages are built from repositories instead of source packages."""
@@ -392,6 +406,12 @@ def _safe(text: str) -> str:
             fix="correct the value in matrix.yaml",
         )
     return text
+
+
+def _can_be_fetched(wheel: VariantWheel) -> bool:
+    """Whether a digest pins the file, and its address and name can stand in a build file."""
+    names = SAFE.fullmatch(wheel.plain_name) and _SAFE_URL.fullmatch(wheel.address)
+    return bool(names and re.fullmatch(r"[0-9a-f]{64}", wheel.sha256))
 
 
 def _ancestors(packages: Sequence[LockedPackage]) -> dict[str, set[str]]:

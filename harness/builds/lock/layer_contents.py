@@ -6,17 +6,20 @@ from dataclasses import dataclass
 
 from harness.builds.lock.cell_lock import LAYERS, CellLock, LockedSource
 from harness.sources.packages.lockfile import LockedPackage
+from harness.sources.packages.wheel_variants import VariantWheel
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerContent:
-    """What a layer installs: locked packages, then packages that are built from repositories.
+    """What a layer installs: locked packages, wheel variants, then packages that are built from repositories.
 
     compiled: packages of the index that are built here, because their build is configured for the device.
+    fetched: wheel variants in place of some packages of the lock.
     """
 
     name: str
     packages: tuple[LockedPackage, ...]
+    fetched: tuple[VariantWheel, ...]
     sources: tuple[LockedSource, ...]
     compiled: tuple[str, ...]
 
@@ -28,7 +31,10 @@ def layer_contents(lock: CellLock) -> tuple[LayerContent, ...]:
     return tuple(
         LayerContent(
             name=name,
-            packages=packages.get(name, ()),
+            packages=tuple(one for one in packages.get(name, ()) if one.name not in lock.fetched),
+            fetched=tuple(
+                lock.fetched[one.name] for one in packages.get(name, ()) if one.name in lock.fetched
+            ),
             sources=tuple(source for source in lock.from_source if _layer_of(source) == name),
             compiled=tuple(sorted(p.name for p in packages.get(name, ()) if p.name in lock.compiled)),
         )

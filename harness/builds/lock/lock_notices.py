@@ -43,6 +43,12 @@ def _of_packages(lock: CellLock) -> Iterator[str]:
                 f"{wheel.label} is built for it, but pip and uv choose no variants. To install it, download "
                 f"{wheel.address}{digest} and save it as {wheel.plain_name}."
             )
+    for name, wheel in lock.fetched.items():
+        yield (
+            f"{name} is not compiled: its wheel variant {wheel.label} for "
+            f"{lock.axes.get('soc', 'this chip')} is downloaded from {wheel.address}. A requirements file "
+            f"cannot choose it: with one, pip compiles {name}."
+        )
     for name, paths in lock.incomplete.items():
         yield (
             f"The source package of {name} lacks the submodules {', '.join(paths)}, and matrix.yaml names no "

@@ -83,12 +83,12 @@ class VariantWheel:
 
     @property
     def installation(self) -> tuple[str, ...]:
-        """Commands that install it into the active environment."""
+        """Commands that install it into the active environment, by a file in the current folder."""
         line = shlex.quote(f"{self.sha256}  {self.plain_name}")
         return (
             f"curl -fLo {shlex.quote(self.plain_name)} {shlex.quote(self.address)}",
             *([f"echo {line} | sha256sum -c"] if self.sha256 else []),
-            f"pip install --no-deps {shlex.quote(f'./{self.plain_name}')}",
+            f"python3 -m pip install --no-deps {shlex.quote(f'./{self.plain_name}')}",
         )
 
     def is_for(self, arch: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.lock.commit_trees import add_tree_ids
@@ -111,7 +110,7 @@ def lock_of_cell(settings: Settings, name: str, base_digest: str, registry: str 
         not_installed=_not_installed(context.matrix, cell),
     )
     values, arch = dict(facts.axes), made.arch
-    made = replace(made, variants=variants_for(context.matrix, values, made.compiled, arch, lookup_variants))
+    made = made.with_variants(variants_for(context.matrix, values, made.compiled, arch, lookup_variants))
     mirrors = mirror_folders()
     releases = ReleaseFetcher(
         cache=settings.cache, command=run_quietly, indexes=resolved.reachable(made.indexes)

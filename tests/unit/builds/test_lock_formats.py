@@ -21,6 +21,7 @@ from harness.digest import digest_bytes
 from harness.errors import InputError
 from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet
 from harness.sources.packages.lockfile import parse_lock
+from harness.sources.packages.wheel_variants import VariantWheel
 
 ROOT = Path(__file__).parents[3]
 LOCK = """\
@@ -264,6 +265,48 @@ def test_the_build_environment_reaches_only_layers_that_compile(tmp_path: Path) 
     assert "SOC_VERSION" not in steps["torch"] + steps["training"] + steps["verl"]
     assert "export SOC_VERSION=ascend910b1" in steps["vllm-ascend"]
     assert "ENV SOC_VERSION" not in text
+
+
+VARIANT = VariantWheel(
+    label="a3",
+    address="https://wheels.example/v/vllm_ascend-0.11.0-cp311-cp311-linux_aarch64-a3.whl",
+    sha256=64 * "a",
+)
+
+
+def test_a_wheel_variant_for_the_chip_is_fetched_and_not_compiled(tmp_path: Path) -> None:
+    plain, made = lock(tmp_path), lock(tmp_path).with_variants({"vllm-ascend": VARIANT})
+    assert "--no-binary vllm-ascend" in EXPORTS["script"](plain)
+    context = docker_context(made, tmp_path)
+    script = EXPORTS["script"](made)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    for text in (script, context["Dockerfile"].decode()):
+        assert "--no-binary" not in text
+        steps = [
+            text.index(step) for step in (f"curl -fLo {VARIANT.plain_name}", "sha256sum -c", VARIANT.name)
+        ]
+        assert text.index(f"install --no-deps ./{VARIANT.plain_name}") > max(steps[:2])
+        assert re.search(r"command -v .*curl|for tool in .*curl", text)
+        assert "not compiled: its wheel variant a3" in text
+    assert b"vllm-ascend" not in context["layers/vllm-ascend.txt"]
+    assert "vllm-ascend==0.11.0" in EXPORTS["requirements"](made)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"sha256": ""},
+        {"sha256": "aa"},
+        {"address": f"{VARIANT.address.removesuffix('-a3.whl')}%0ARUN%20evil-a3.whl"},
+        {"address": VARIANT.address.replace("https", "file")},
+        {"address": VARIANT.address.replace("/v/", "/v\n/")},
+    ],
+)
+def test_a_wheel_variant_that_nothing_pins_is_only_named(tmp_path: Path, odd: dict[str, str]) -> None:
+    made = lock(tmp_path).with_variants({"vllm-ascend": replace(VARIANT, **odd)})
+    assert "--no-binary vllm-ascend" in EXPORTS["script"](made)
+    assert any("pip and uv choose no variants" in notice for notice in lock_notices(made))
+    assert "\nRUN evil" not in docker_context(made, tmp_path)["Dockerfile"].decode()
 
 
 def test_a_package_built_from_a_repository_stands_in_its_layer(tmp_path: Path) -> None:
