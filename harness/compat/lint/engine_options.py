@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.compat.knowledge.pack_at_hand import shipped_pack
 from harness.compat.knowledge.surface_pack import ReleaseSurface, SurfacePack
+from harness.compat.lint.engine_variables import vllm_version
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, SettingChange
@@ -31,8 +32,6 @@ TRAINING_ENGINE = "megatron"
 #: The section with the options that MindSpeed adds to those of Megatron.
 MINDSPEED = "mcore_kwargs"
 _OPTIONS = "actor_rollout_ref.rollout.engine_kwargs."
-#: The release of vLLM that a release of vllm-ascend is made for.
-_BASE = re.compile(r"(\d+\.\d+\.\d+)(?:rc\d+|\.post\d+)?")
 _VLLM_FILES = (
     "vllm/engine/arg_utils.py",
     *(f"vllm/entrypoints/{path}.py" for path in ("openai/cli_args", "cli/serve", "utils", "cli/main")),
@@ -193,9 +192,8 @@ def _lost(
     # verl leaves out options without a value, and switches that are off.
     if pack is None or nearest_word(name, _names(entry)) not in ("", name) or value in (None, False):
         return None
-    base = _BASE.fullmatch(versions.get("vllm_ascend", ""))
-    version = versions.get("vllm") or (base[1] if base else "")
-    release = pack.release("vllm", version) if version and "@" not in version else None
+    version = vllm_version(versions)
+    release = pack.release("vllm", version) if version else None
     if entry.engine != "vllm" or entry.section or release is None or _VLLM_FILES[0] not in release.names():
         return None
     if _states(release, name) or name in configuration.code_words:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from harness.compat.lint.allocator_options import options_problem
+from harness.compat.lint.engine_variables import PREFIX, UnreadVariable, unread_variable
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding
@@ -22,7 +23,8 @@ ENV_NAME_RULE, ENV_VALUE_RULE, ENV_LOST_RULE = "ENV-NAME", "ENV-VALUE", "ENV-LOS
 UNSET_RULE = "UNSET-VARIABLE"
 #: How many words a name has of which one can be missing.
 LONG_NAME = 4
-_VLLM = "VLLM_"
+#: The start of the names that only verl reads.
+_VERL = "VERL_"
 _INTEGER, _NUMBER = re.compile(r"-?[0-9]+"), re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -34,13 +36,16 @@ def environment_findings(
     versions: axis -> version; the options of torch_npu's allocator differ between its versions.
     """
     entries = {name: entry for entry in load_ruleset().environment for name in entry.names}
-    known = entries.keys() | (configuration.compared_texts.words if configuration else frozenset())
+    in_verl = configuration.compared_texts.words if configuration else frozenset()
+    of_verl = dict.fromkeys(word for word in in_verl if word.startswith(_VERL))
     for name, value in job.env.items():
-        near = _nearest_name(name, entries) if name not in known and "_" in name else ""
+        unread = unread_variable(name, versions) if name.startswith(PREFIX) and name not in in_verl else None
+        is_known = name in entries or name in in_verl or (unread is None and name.startswith(PREFIX))
+        near = _nearest_name(name, {**entries, **of_verl}) if not is_known and "_" in name else ""
         if near and near not in job.env:
-            yield _misspelt(name, near, value, entries[near], job)
-        elif name.startswith(_VLLM) and name not in known and name not in job.used_variables:
-            yield _unread(name, value, job)
+            yield _misspelt(name, near, value, entries.get(near), job)
+        elif unread is not None and name not in job.used_variables:
+            yield _unread(name, unread, value, job)
         problem = _problem(value, entries[name], versions) if name in entries and not value.unknown else ""
         if problem:
             yield _refused(name, value, problem, entries[name], job)
@@ -73,30 +78,40 @@ def _lacks_one_word(words: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def _misspelt(
-    name: str, near: str, value: ScriptValue, entry: EnvironmentEntry, job: JobSettings
+    name: str, near: str, value: ScriptValue, entry: EnvironmentEntry | None, job: JobSettings
 ) -> LintFinding:
+    """A finding about a name that is almost one of an entry, or of verl's own if there is none."""
     return LintFinding.at(
         value.where,
         recipe=job.name,
         rule=ENV_NAME_RULE,
         severity="warning",
         message=f"the environment variable {name} looks like a misspelling of {near}",
-        why=f"{entry.read_by} reads {near}; nothing that is known here, verl included, reads {name}",
+        why=f"{entry.read_by if entry else 'verl'} reads {near}; nothing that is known here, verl included, "
+        f"reads {name}",
         fix=f"export {near}={value.text}",
-        source=entry.source,
+        source=entry.source if entry else "the code of the verl that the job has",
     )
 
 
-def _unread(name: str, value: ScriptValue, job: JobSettings) -> LintFinding:
+def _unread(name: str, unread: UnreadVariable, value: ScriptValue, job: JobSettings) -> LintFinding:
+    if unread.release:
+        message = f"{unread.release} does not read the environment variable {name}"
+        why = f"it has no effect; the releases that read it are {unread.since} to {unread.until}"
+    else:
+        message = f"neither vLLM nor vllm-ascend reads the environment variable {name}"
+        why = "vLLM warns of an unknown variable with its prefix and goes on without it"
     return LintFinding.at(
         value.where,
         recipe=job.name,
         rule=ENV_NAME_RULE,
         severity="warning",
-        message=f"neither vLLM nor vllm-ascend reads the environment variable {name}",
-        why="vLLM warns of an unknown variable with its prefix and goes on without it",
-        fix="remove it, or write the variable that is meant",
-        source="vllm/envs.py of vllm 0.11.0 to 0.23.0; vllm_ascend/envs.py of vllm-ascend 0.9.1 to main",
+        message=message,
+        why=why,
+        fix=f"write {unread.near}, or remove it"
+        if unread.near
+        else "remove it, or write the variable that is meant",
+        source="the surface pack: the modules of each release of vllm and vllm-ascend",
     )
 
 

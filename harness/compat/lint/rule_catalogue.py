@@ -192,10 +192,12 @@ CODE_RULES = (
     RuleExplanation(
         id=ENV_NAME_RULE,
         severity="warning",
-        summary="an environment variable looks like a misspelling of one that a program reads",
+        summary="an environment variable looks like a misspelling of one that a program reads, or is one of "
+        "vLLM's that the release of the job does not read",
         why="nothing reads a variable whose name is misspelt, so that it has no effect, and nobody says so",
         fix="write the name as its reader has it; the finding names it",
-        source="environment.yaml: the documentation and sources of CANN, HCCL, torch_npu, vLLM and Ray",
+        source="environment.yaml: the documentation and sources of CANN, HCCL, torch_npu, vLLM and Ray; the "
+        "surface pack: the modules of each release of vLLM and vllm-ascend",
         verified="doc",
         wrong=("export ASCEND_RT_VISIBLE_DEVICE=0,1",),
         right=("export ASCEND_RT_VISIBLE_DEVICES=0,1",),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Mapping
 
+import pytest
+from memory_tree import MemoryTree
+
+from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import parse_script
 from harness.compat.lint.lint_scripts import lint_script
+from harness.sources.tree import TreeFile
 
 JOB = "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8"
 
@@ -155,3 +160,56 @@ def test_options_of_the_allocator_depend_on_torch_npu(option: str, torch_npu: st
     script = parse_script(f"export PYTORCH_NPU_ALLOC_CONF={option}\n{JOB}")
     result = lint_script(script, {"verl": "0.9.1", **({"torch_npu": torch_npu} if torch_npu else {})})
     assert ("ENV-VALUE" in {one.rule for one in result.findings}) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("name", "versions", "told"),
+    [
+        (
+            "VLLM_ASCEND_ENABLE_FLASHCOMM",
+            {"vllm_ascend": "0.23.0"},
+            "vllm-ascend 0.23.0 does not read the environment variable VLLM_ASCEND_ENABLE_FLASHCOMM",
+        ),
+        ("VLLM_ASCEND_ENABLE_FLASHCOMM", {"vllm_ascend": "0.11.0"}, ""),
+        ("VLLM_ASCEND_ENABLE_FLASHCOMM", {}, ""),
+        # A release and a commit that the pack does not have.
+        ("VLLM_ASCEND_ENABLE_FLASHCOMM", {"vllm_ascend": "9.9.9"}, ""),
+        ("VLLM_ASCEND_ENABLE_FLASHCOMM", {"vllm_ascend": "0.23.0@0123456"}, ""),
+        # Of vLLM itself, whose release is that of vllm-ascend.
+        (
+            "VLLM_ATTENTION_BACKEND",
+            {"vllm_ascend": "0.23.0"},
+            "vllm 0.23.0 does not read the environment variable VLLM_ATTENTION_BACKEND",
+        ),
+        ("VLLM_ATTENTION_BACKEND", {"vllm_ascend": "0.23.0", "vllm": "0.11.0"}, ""),
+        # Only releases read it that are newer than the rules.
+        ("VLLM_GDN_DECODE_KERNEL", {}, ""),
+        (
+            "VLLM_GDN_DECODE_KERNEL",
+            {"vllm_ascend": "0.18.0"},
+            "vllm 0.18.0 does not read the environment variable VLLM_GDN_DECODE_KERNEL",
+        ),
+    ],
+)
+def test_a_variable_of_vllm_that_only_other_releases_read(
+    name: str, versions: Mapping[str, str], told: str
+) -> None:
+    result = lint_script(parse_script(f"export {name}=1\n{JOB}"), {"verl": "0.9.1", **versions})
+    messages = [one.message for one in result.findings if one.rule == "ENV-NAME"]
+    assert messages == ([told] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("VERL_LOGGING_LEVL", "VERL_LOGGING_LEVEL"), ("VERL_LOGGING_LEVEL", ""), ("VERL_HOME", "")],
+)
+def test_a_variable_of_verl_that_is_misspelt(name: str, near: str) -> None:
+    files = {
+        "verl/trainer/main_ppo.py": 'import os\nlevel = os.getenv("VERL_LOGGING_LEVEL", "WARN")\n',
+        "verl/trainer/config/ppo_trainer.yaml": "trainer: {nnodes: 1}\n",
+    }
+    tree = MemoryTree(files={path: TreeFile(data=text.encode()) for path, text in files.items()})
+    with VerlConfiguration(tree).unpacked() as verl:
+        result = lint_script(parse_script(f"export {name}=INFO\n{JOB}"), {"verl": "0.9.1"}, verl)
+    fixes = [one.fix for one in result.findings if one.rule == "ENV-NAME"]
+    assert fixes == ([f"export {near}=INFO"] if near else [])

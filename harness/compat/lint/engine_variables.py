@@ -1,0 +1,85 @@
+"""Environment variables of vLLM and vllm-ascend that a release reads, by the surface pack.
+
+Both have their variables in a namespace of their own, `VLLM_`: what none of their modules names is not read.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.compat.knowledge.pack_at_hand import shipped_pack
+from harness.compat.knowledge.surface_pack import InRelease, NameHistory, SurfacePack
+from harness.compat.lint.setting_changes import nearest_word
+
+PREFIX = "VLLM_"
+ASCEND_PREFIX = "VLLM_ASCEND_"
+ASCEND, VLLM = "vllm-ascend", "vllm"
+#: The release of vLLM that a release of vllm-ascend is made for.
+_BASE = re.compile(r"(\d+\.\d+\.\d+)(?:rc\d+|\.post\d+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadVariable:
+    """A variable that the vLLM and the vllm-ascend of a job do not read.
+
+    release, since, until: the job's release of the package that reads it in other releases, and the first and
+    the last of these; "" if none reads it. near: the variable that is spelt like it, "" if there is none.
+    """
+
+    release: str = ""
+    since: str = ""
+    until: str = ""
+    near: str = ""
+
+
+def vllm_version(versions: Mapping[str, str]) -> str:
+    """The release of vLLM that a job has; "" if it is not known, or a commit."""
+    base = _BASE.fullmatch(versions.get("vllm_ascend", ""))
+    version = versions.get("vllm") or (base[1] if base else "")
+    return "" if "@" in version else version
+
+
+def unread_variable(name: str, versions: Mapping[str, str]) -> UnreadVariable | None:
+    """What is known of a variable that the job's releases do not read; None if one reads it, or may read it.
+
+    versions: axis -> version. Without them, only a variable that no release reads is one.
+    """
+    return _unread(name, versions.get("vllm_ascend", ""), vllm_version(versions))
+
+
+@functools.lru_cache(1 << 10)
+def _unread(name: str, ascend: str, vllm: str) -> UnreadVariable | None:
+    pack = shipped_pack().pack
+    if pack is None:
+        return None
+    given = {ASCEND: ascend} if name.startswith(ASCEND_PREFIX) else {ASCEND: ascend, VLLM: vllm}
+    others: list[NameHistory] = []
+    for package, version in given.items():
+        history = pack.word_history(package, name)
+        if _reads(history, version):
+            return None
+        others += [history] if history.since else []
+    read = {one for package, version in given.items() for one in _variables(pack, package, version)}
+    near = nearest_word(name, read)
+    if not others:
+        return UnreadVariable(near=near)
+    package = others[0].package
+    label = f"{package} {given[package]}"
+    return UnreadVariable(release=label, since=others[0].since, until=others[0].until, near=near)
+
+
+def _reads(history: NameHistory, version: str) -> bool:
+    """Whether a release has a name; one that the pack does not know counts as all that it knows."""
+    state = history.in_release(version)
+    return state is not InRelease.MISSING and bool(history.since)
+
+
+def _variables(pack: SurfacePack, package: str, version: str) -> frozenset[str]:
+    """The variables that a release reads; those of the newest one if the pack does not know the release."""
+    found = pack.release(package, version) if version else None
+    known = [one.version for one in pack.releases(package) if not one.unread]
+    release = found or pack.release(package, known[-1])
+    return frozenset(release.environment_variables()) if release else frozenset()
