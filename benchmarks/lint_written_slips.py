@@ -7,11 +7,12 @@ digest of the kinds, was then looked at, 62 % of the twelfth, which was looked a
 which is only counted. The fourteenth and the fifteenth are mistakes that people reported of their scripts, or
 that reviews of verl's scripts found, and that the script and verl show; a digest of the kinds parted them. Of
 the fourteenth it found 70 %, and of the fifteenth, which is only counted, 48 % after it had been changed for
-the fourteenth. Rules for some of its kinds were written later by somebody who had written the set: more than
-48 % is not the recall of mistakes that nobody knew. Sets 16 and 18, which were looked at, and 17 and 19, which
-are only counted, are of other reports and were parted in the same way: of the eighteenth it found 91 % and of
-the nineteenth 57 % before it was changed for either. A mistake is found if `lint` reports an error or a warning
-at one of its lines, or says that it did not read a part, and does not say so of the script without it.
+the fourteenth. Rules for some of its kinds were written later by somebody who had written the set: a figure
+above 48 % is not one of mistakes that nobody knew. Sets 16 and 18, which were looked at, and 17 and 19, which
+are only counted, are of other reports and were parted in the same way: of the eighteenth it found 91 % and
+of the nineteenth 57 % before it was changed for either. A mistake is found if `lint` reports an error or a
+warning at one of its lines, or says that it did not read a part, and does not say so of the script without
+it.
 The repository of verl must be among the mirrors (NPU_MATRIX_MIRRORS).
 """
 
