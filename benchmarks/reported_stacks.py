@@ -2,6 +2,7 @@
 
 A stack has versions of axes of the matrix, and of other packages, which are added as requirements. It is
 checked as `npu-matrix inspect` checks a list of versions; outcomes are reused from the cache of `inspect`.
+Without them, `api` reads the sources of every package of every stack, which takes half an hour.
 """
 
 from __future__ import annotations
@@ -21,10 +22,8 @@ from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
 from harness.package import shipped_file
 from harness.settings import load_settings
-from harness.workspace.inspection.stack_checks import CheckedEntry, check_combinations, combination
+from harness.workspace.inspection.stack_checks import CHECKS, CheckedEntry, check_combinations, combination
 
-#: `api` reads the whole sources of every package of a stack, which takes hours for all of them.
-CHECKS = ("constraints", "resolve", "npu-ops")
 STACKS = Path(__file__).parent / "working_stacks"
 
 

@@ -126,7 +126,9 @@ def _lint_applies(facets: Mapping[str, Any]) -> str:
 
 def _api_applies(facets: Mapping[str, Any]) -> str:
     has_consumer = facets["verl_tree"]["version"] or facets["vllm_ascend"]["version"]
-    return "" if has_consumer else "the cell has neither verl nor vllm-ascend"
+    if has_consumer or len(facets["paired"]) > 1:
+        return ""
+    return "the cell has neither verl nor vllm-ascend"
 
 
 CONSTRAINTS_FORMAT = measurement_format(ConstraintsFacet, version=1)
@@ -188,7 +190,14 @@ CHECKS: tuple[Check, ...] = (
         name="api",
         tier=Tier.STATIC,
         question="Do these packages have the names that verl, vllm-ascend and our patches use from them?",
-        facets=("verl_tree", "vllm_ascend", "patches[verl]", "patches[vllm_ascend]", *RESOLVE_FACETS),
+        facets=(
+            "verl_tree",
+            "vllm_ascend",
+            "paired",
+            "patches[verl]",
+            "patches[vllm_ascend]",
+            *RESOLVE_FACETS,
+        ),
         informed_by=("resolve",),
         measurements=API_FORMAT,
         run=_run_api,

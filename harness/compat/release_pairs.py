@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from packaging.requirements import Requirement
 
 from harness.compat.api.api_analysis import ApiRequest, examine
-from harness.compat.api.api_measurements import ApiFinding, ApiMeasured, CheckedPair
+from harness.compat.api.api_measurements import ApiMeasured, CheckedPair
 from harness.compat.api.consumers import CONSUMERS, Consumer
+from harness.compat.api.stated_consumers import entry_modules
 from harness.compat.operators.operator_analysis import (
     find_misuses,
     read_torch_npu_api,
@@ -83,19 +84,19 @@ def check_releases(
     """Check what the consumer uses of each provider."""
     known = next((one for one in CONSUMERS if one.package == consumer.name), None)
     others = tuple(one for one in providers if one.name != TORCH_NPU)
+    asked = Consumer(
+        package=consumer.name,
+        providers=tuple(one.name for one in others),
+        roots=known.roots if known else entry_modules(consumer, [one.top for one in others]),
+    )
     request = ApiRequest(
         cache=source.cache,
         code=analysis_code(),
         packages=(consumer, *others),
+        consumers=(asked,),
         made_for={consumer.name: tuple(_made_for(consumer, known, others, source))},
     )
-    asked = Consumer(
-        package=consumer.name,
-        providers=tuple(one.name for one in others),
-        roots=known.roots if known else (consumer.top,),
-    )
-    names = examine(request, (asked,))
-    names = replace(names, findings=tuple(one for one in names.findings if not _is_elsewhere(one, others)))
+    names = examine(request)
     cache = AnalysisCache(folder=source.cache / "pairs", code=request.code)
     found_uses = consumer.uses(cache, searched_names(consumer, others)).uses
     used = {use.target.partition(".")[0] for use in found_uses}
@@ -127,13 +128,3 @@ def _made_for(
         sources = source.find(provider.name, version) if version and version != provider.version else None
         if version and sources:
             yield Package(name=provider.name, version=version, file=sources.file)
-
-
-def _is_elsewhere(finding: ApiFinding, providers: Sequence[Package]) -> bool:
-    """Whether another package can have the name: several share the folder `megatron`."""
-    top, _dot, rest = finding.name.partition(".")
-    module = f"{top}.{rest.partition('.')[0]}"
-    return any(
-        one.top == top and top not in dict(one.surface.files()) and not one.surface.has_module(module)
-        for one in providers
-    )

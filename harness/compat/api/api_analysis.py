@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.compat.api.api_measurements import ApiFinding, ApiMeasured, CheckedPair
+from harness.compat.api.api_measurements import SHARED, ApiFinding, ApiMeasured, CheckedPair
 from harness.compat.api.consumers import CONSUMERS, Consumer
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.analysis_process import serve
@@ -23,7 +23,7 @@ class ApiRequest:
 
     cache: the cache folder of all checks. code: as in `AnalysisCache`. python: version of the cell's Python.
     made_for: consumer -> the providers it was published for, where the cell has another version of them.
-    added_by: file -> line -> id of our patch that adds it.
+    consumers: the packages whose uses are checked. added_by: file -> line -> id of our patch that adds it.
     not_read, misfits, archives_read, absent_commits: as in `ApiMeasured`.
     """
 
@@ -31,6 +31,7 @@ class ApiRequest:
     code: str
     packages: tuple[Package, ...]
     python: str = ""
+    consumers: tuple[Consumer, ...] = CONSUMERS
     made_for: Mapping[str, tuple[Package, ...]] = field(default_factory=dict)
     added_by: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     not_read: tuple[str, ...] = ()
@@ -39,7 +40,7 @@ class ApiRequest:
     absent_commits: tuple[str, ...] = ()
 
 
-def examine(request: ApiRequest, consumers: Sequence[Consumer] = CONSUMERS) -> ApiMeasured:
+def examine(request: ApiRequest) -> ApiMeasured:
     """Check each consumer in the request against each of its providers, and what our patches break in it."""
     cache = AnalysisCache(folder=request.cache / "pairs", code=request.code)
     packages = {package.name: package for package in request.packages}
@@ -47,7 +48,7 @@ def examine(request: ApiRequest, consumers: Sequence[Consumer] = CONSUMERS) -> A
     findings: list[ApiFinding] = []
     uses: Counter[str] = Counter()
     unparsed: set[str] = set()
-    for consumer in consumers:
+    for consumer in request.consumers:
         package = packages.get(consumer.package)
         providers = [packages[name] for name in consumer.providers if name in packages]
         if package is None or not (providers or package.changes):
@@ -65,16 +66,21 @@ def examine(request: ApiRequest, consumers: Sequence[Consumer] = CONSUMERS) -> A
             pairs.append(CheckedPair(package.name, package.version, provider.name, provider.version))
             uses[package.name] += result.uses
             unparsed.update(result.unparsed)
-            for finding in result.findings:
+            for finding in (one for one in result.findings if not _is_elsewhere(one, providers)):
                 if finding.kind == "syntax" and is_newer_python(request.python):
                     unparsed.add(finding.file)
                     continue
+                module = _module(finding.file)
+                breaks_import = finding.breaks and finding.at_import
+                always = breaks_import and module in imported
+                counted = breaks_import and not always and provider.name in consumer.required
                 findings.append(
                     ApiFinding(
                         **vars(finding),
                         consumer=package.name,
-                        always=finding.breaks and finding.at_import and _module(finding.file) in imported,
+                        always=always,
                         patch=_adding_patch(finding, package, request),
+                        importers=len(analysis.importing_modules(module, SHARED)) if counted else 0,
                     )
                 )
     return ApiMeasured(
@@ -86,6 +92,16 @@ def examine(request: ApiRequest, consumers: Sequence[Consumer] = CONSUMERS) -> A
         misfits=request.misfits,
         archives_read=request.archives_read,
         absent_commits=request.absent_commits,
+    )
+
+
+def _is_elsewhere(finding: UseFinding, providers: Sequence[Package]) -> bool:
+    """Whether another package can have the name: several share the folder `megatron`."""
+    top, _dot, rest = finding.name.partition(".")
+    module = f"{top}.{rest.partition('.')[0]}"
+    return any(
+        one.top == top and top not in dict(one.surface.files()) and not one.surface.has_module(module)
+        for one in providers
     )
 
 

@@ -7,7 +7,7 @@ the sources do not show which recipes call the function.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from packaging.requirements import Requirement
 from harness.check import TaskContext
 from harness.compat.api.api_analysis import ApiRequest
 from harness.compat.api.api_measurements import ApiFinding, ApiMeasured
-from harness.compat.api.consumers import CONSUMERS
+from harness.compat.api.consumers import CONSUMERS, Consumer
 from harness.compat.api.last_release import last_releases_with
+from harness.compat.api.stated_consumers import all_consumers
 from harness.compat.patched_sources import apply_patches, patch_texts, unread_patches
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_cache import analysis_code
@@ -36,6 +37,9 @@ from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.packages.release_sources import exact_version, release_requirements
 
 MAX_REPORTED = 12
+ONLY_PINS = (
+    "None of the packages uses another one without pinning its version; `resolve` compares pinned versions."
+)
 #: Consumer -> the facet with our patches for it, and the facet with its version.
 PATCHES = {"verl": "patches[verl]", "vllm-ascend": "patches[vllm_ascend]"}
 TREES = {"verl": "verl_tree", "vllm-ascend": "vllm_ascend"}
@@ -68,26 +72,30 @@ def gather(facets: Mapping[str, Any], source: ReleaseFetcher, root: Path) -> Api
             commits[name] = facets[facet].get("commit", "")
             planned = facets[facet]["version"]
             versions[name] = planned if commits[name] else source.version(name, planned)
-    needed = dict.fromkeys(
+    paired = [name for name in facets["paired"] if name in versions]
+    compared = (
         name
         for consumer in CONSUMERS
         if consumer.package in versions
         for name in (consumer.package, *consumer.providers)
-        if name in versions
     )
+    needed = dict.fromkeys(name for name in (*compared, *paired) if name in versions)
     sources = {name: source.find(name, versions[name], commits.get(name, "")) for name in needed}
     unread = _unread_patches(facets)
     found = {name: one.file for name, one in sources.items() if one and name not in unread}
     patched = _apply_our_patches(facets, found, root)
-    made_for = _made_for(versions, commits, source)
+    packages = {
+        name: Package(name=name, version=versions[name], file=file, changes=patched.texts.get(name, {}))
+        for name, file in found.items()
+    }
+    consumers = all_consumers([packages[name] for name in paired if name in packages])
+    made_for = _made_for(consumers, packages, commits, source)
     return ApiRequest(
         cache=source.cache,
         code=analysis_code(),
         python=facets["platform"]["python"],
-        packages=tuple(
-            Package(name=name, version=versions[name], file=file, changes=patched.texts.get(name, {}))
-            for name, file in found.items()
-        ),
+        consumers=consumers,
+        packages=tuple(packages.values()),
         made_for={
             consumer: tuple(
                 Package(name=archive.package, version=archive.version, file=file)
@@ -116,15 +124,18 @@ def gather(facets: Mapping[str, Any], source: ReleaseFetcher, root: Path) -> Api
 
 
 def _made_for(
-    versions: Mapping[str, str], commits: Mapping[str, str], source: ReleaseFetcher
+    consumers: Sequence[Consumer],
+    packages: Mapping[str, Package],
+    commits: Mapping[str, str],
+    source: ReleaseFetcher,
 ) -> dict[str, list[tuple[Path, ReleaseArchive]]]:
     """Consumer -> the providers it was published for, where the cell has another version of them."""
     found: dict[str, list[tuple[Path, ReleaseArchive]]] = {}
-    for consumer in CONSUMERS:
-        if consumer.package not in versions or commits.get(consumer.package):
+    for consumer in consumers:
+        if consumer.package not in packages or commits.get(consumer.package):
             continue
-        for name, version in consumer.made_for(versions[consumer.package]).items():
-            is_other = name in versions and versions[name] != version
+        for name, version in consumer.made_for(packages[consumer.package].version).items():
+            is_other = name in packages and packages[name].version != version
             sources = source.find(name, version) if is_other else None
             if sources and sources.archive:
                 found.setdefault(consumer.package, []).append((sources.file, sources.archive))
@@ -254,12 +265,14 @@ def with_last_releases(measured: ApiMeasured, source: ReleaseFetcher, *, everyth
 def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement:
     """Fail when every training would fail or our patches add a use that breaks, otherwise pass.
 
-    Not-run when a package could not be read.
+    Not-run when a package could not be read. Unsupported when there is nothing to compare.
     Inconclusive when no use was found in a consumer: its sources are then incomplete.
     """
     breaking = [finding for finding in measurements.findings if finding.breaks]
     failing = [finding for finding in breaking if finding.fails]
     unread = [f"Not checked: the sources of {text} are not available." for text in measurements.not_read]
+    if not (measurements.pairs or unread) and len(measurements.archives_read) > 1:
+        return Judgement(status=Status.UNSUPPORTED, reasons=(ONLY_PINS,))
     if not measurements.pairs:
         return Judgement(
             status=Status.NOT_RUN,

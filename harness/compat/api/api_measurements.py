@@ -10,6 +10,11 @@ from harness.compat.uses.use_finding import UseFinding
 from harness.measurements import measurement_format
 from harness.sources.packages.release_archive import ReleaseArchive
 
+#: A module that so many others import is shared code: without it, a group of models or functions is gone.
+#: In 65 stacks that people report as working, at most one other module imports one that cannot be
+#: imported. In reported failures: 12 (diffusers 0.35.0, torch 2.3.1), 98 (transformers 4.53.0, torch 2.5.1).
+SHARED = 10
+
 
 @dataclass(frozen=True, kw_only=True)
 class ApiFinding(UseFinding):
@@ -18,17 +23,20 @@ class ApiFinding(UseFinding):
     always: whether it fails every training, because a module that every training imports contains it.
     patch: id of our patch that adds the line, "" if none does.
     last: the last earlier release of the provider that had the name, "" when it was not looked up.
+    importers: how many modules cannot be imported because this one cannot (counted up to `SHARED`); 0 if not
+    counted.
     """
 
     consumer: str
     always: bool
     patch: str = ""
     last: str = ""
+    importers: int = 0
 
     @property
     def fails(self) -> bool:
-        """Whether it fails the cell: every training breaks, or our patches add a line that breaks."""
-        return self.breaks and (self.always or self.introduced)
+        """Whether it fails the cell: every training or shared code breaks, or a line that our patches add."""
+        return self.breaks and (self.always or self.introduced or self.importers >= SHARED)
 
     def __str__(self) -> str:
         had = f", {self.last} had it" if self.last else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -25,15 +25,19 @@ class Consumer:
 
     providers: the packages it is checked against; the check `npu-ops` does this for torch_npu.
     ranged: providers that it requires in a range and that are not an axis of the matrix.
-    roots: modules that every training imports (entry points and workers).
-    made_for: returns, for a version of the package, the known provider versions that it was published for.
+    roots: modules that every training imports (entry points and workers), or with which the package starts.
+    required: providers that it cannot do without: without an import of one, its modules are of no use.
     """
 
     package: str
     providers: tuple[str, ...]
     roots: tuple[str, ...]
     ranged: tuple[str, ...] = ()
-    made_for: Callable[[str], Mapping[str, str]] = lambda _version: {}
+    required: tuple[str, ...] = ()
+
+    def made_for(self, version: str) -> Mapping[str, str]:
+        """The known provider versions that a version of the package was published for."""
+        return _vllm_target(version) if self.package == "vllm-ascend" else {}
 
 
 CONSUMERS = (
@@ -52,6 +56,8 @@ CONSUMERS = (
             "vllm_ascend.worker.worker_v1",
             "vllm_ascend.worker.model_runner_v1",
         ),
-        made_for=_vllm_target,
     ),
 )
+
+#: Packages that are no axis of the matrix; where a list has them, they are compared with those of the matrix.
+COMPANIONS = ("accelerate", "diffusers", "megatron-bridge", "ms-swift", "peft", "sglang", "trl", "vllm-omni")

@@ -11,7 +11,13 @@ from pathlib import Path
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.own_names import broken_own_names
-from harness.compat.uses.package_uses import NOT_SHIPPED, PackageUses, find_uses, imported_modules
+from harness.compat.uses.package_uses import (
+    NOT_SHIPPED,
+    PackageUses,
+    find_uses,
+    imported_modules,
+    importing_modules,
+)
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_check import check_uses
 from harness.compat.uses.use_finding import UseFinding
@@ -185,6 +191,15 @@ class ConsumerAnalysis:
             [self._consumer.digest, *roots],
             frozenset[str],
             lambda: imported_modules(self._consumer.surface, roots, self._uses.imports),
+        )
+
+    def importing_modules(self, module: str, most: int) -> frozenset[str]:
+        """As the function of this name, for the consumer without our patches."""
+        return self._cache.get(
+            "importing",
+            [self._consumer.digest, module, str(most)],
+            frozenset[str],
+            lambda: importing_modules(self._consumer.surface, module, self._uses.imports, most),
         )
 
 

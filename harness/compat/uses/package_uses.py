@@ -97,6 +97,32 @@ def imported_modules(
     return frozenset(imported)
 
 
+def importing_modules(
+    consumer: ApiSurface, module: str, known: Mapping[str, Sequence[str]], most: int
+) -> frozenset[str]:
+    """Modules of the package that cannot be imported without `module`; the search ends with `most` of them.
+
+    known: as in `imported_modules`.
+    """
+    files = dict(consumer.files())
+    waiting, found = [module], {module}
+    while waiting and len(found) <= most:
+        target = waiting.pop()
+        word = re.compile(rb"\b%s\b" % re.escape(target.rpartition(".")[2].encode()))
+        for other, file in files.items():
+            if (
+                other in found
+                or file.partition("/")[0] in NOT_SHIPPED
+                or not word.search(consumer.source(other))
+            ):
+                continue
+            imports = known[other] if other in known else _imports(consumer, other, file)
+            if any(target in {one, one.rpartition(".")[0]} for one in imports):
+                found.add(other)
+                waiting.append(other)
+    return frozenset(found - {module})
+
+
 def _imports(consumer: ApiSurface, module: str, file: str) -> tuple[str, ...]:
     source = consumer.source(module)
     tree = parse_source(source)

@@ -185,7 +185,8 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
                 self._add("subclass", binding, node, class_name=node.name, defines=names)
         self._bases.append(bases[0] if len(bases) == 1 and "." in bases[0] else "")
         self._own_names.append(class_names(node) if self._bases[-1] else set())
-        self._fields.append(self._instance_fields(node))
+        self._fields.append({})
+        self._fields[-1].update(self._instance_fields(node))
         self._add_overrides(node)
         # Methods do not see the names in the body of their class.
         self._block(node.body)

@@ -50,6 +50,7 @@ class Cell:
     provenance: axis name -> the value's position in matrix.yaml. recipe: its name, or "".
     findings: known inconsistencies in the published source. without: ids of patches that are not applied
     although they match the versions; only a search for the effect of a patch sets it.
+    inspected: whether it is a list of versions, whose packages' uses of each other are all compared.
     digest: SHA-256 of `axes` as canonical JSON if it was computed with the id, otherwise "".
     """
 
@@ -65,6 +66,7 @@ class Cell:
     notes: tuple[str, ...] = ()
     source: str = ""
     without: tuple[str, ...] = ()
+    inspected: bool = False
     digest: str = field(default="", compare=False)
 
     def __hash__(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.errors import Location
-from harness.matrix.cells.pins import pins_facet
+from harness.matrix.cells.pins import normal_package, pins_facet
 from harness.matrix.cells.violations import Violation, Violations
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, Recipe
@@ -126,6 +126,18 @@ def _pins(cell: Cell, inputs: FacetInputs) -> Any:
     return to_json(pins_facet(cell, inputs.axes))
 
 
+def _paired(cell: Cell, inputs: FacetInputs) -> Any:
+    """The releases whose uses of each other are compared: package -> version.
+
+    torch_npu is not among them: its operators are compared by `npu-ops`, and it adds names to torch before it
+    uses them.
+    """
+    requirements = pins_facet(cell, inputs.axes).requirements if cell.inspected else ()
+    exact = (text.partition("==") for text in requirements)
+    found = {normal_package(name): version for name, mark, version in exact if mark}
+    return {name: version for name, version in found.items() if name != "torch-npu"}
+
+
 def _constraints(cell: Cell, inputs: FacetInputs) -> Any:
     found = inputs.violations
     versions = _parsed_axes(cell, inputs)
@@ -214,6 +226,7 @@ FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
     "patches[verl]": _patches("verl"),
     "patches[vllm_ascend]": _patches_and_tree("vllm_ascend"),
     OTHER_PATCHES: _other_patches,
+    "paired": _paired,
     "pins": _pins,
     "platform": _platform,
     "recipe": _recipe,
@@ -279,6 +292,8 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
                 _requirements([cell.overrides for cell in columns.cells], with_reasons=True),
             ]
         )
+    if name == "paired":
+        return [cell.id if cell.inspected else "" for cell in columns.cells]
     if name == "recipe":
         return [cell.recipe for cell in columns.cells]
     if name not in FACETS:

@@ -67,6 +67,11 @@ def _member_text(sources: Path, ending: str) -> str:
         raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
 
 
+def release_entry_points(sources: Path) -> str:
+    """The text of `entry_points.txt` of a release, "" if it has none."""
+    return _member_text(sources, ".dist-info/entry_points.txt")
+
+
 def exact_version(requirement: Requirement) -> str:
     """The version that a requirement pins with `==`, or ""."""
     pins = (item.version for item in requirement.specifier if item.operator == "==")

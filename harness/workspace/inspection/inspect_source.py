@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.compat.api.consumers import CONSUMERS
+from harness.compat.api.consumers import COMPANIONS, CONSUMERS
 from harness.compat.inspection.distributions import Distribution, Installation
 from harness.compat.inspection.environments import (
     default_interpreter,
@@ -177,11 +177,11 @@ def _with_change(settings: Settings, matrix: Matrix, inspection: Inspection, cel
 
 def _others(inventory: Inventory, matrix: Matrix) -> list[str]:
     """The requirements of packages that are no axis and whose names are compared."""
-    compared = {name for consumer in CONSUMERS for name in (*consumer.ranged, *consumer.providers)}
+    provided = {name for consumer in CONSUMERS for name in (*consumer.ranged, *consumer.providers)}
     known = {normal_package(axis.package) for axis in matrix.axes.values() if axis.package}
     return [
         inventory.packages[name].requirement
-        for name in sorted(compared - known)
+        for name in sorted({*provided, *COMPANIONS} - known)
         if name in inventory.packages
     ]
 

@@ -63,6 +63,7 @@ def combination(matrix: Matrix, axes: Mapping[str, str], others: Sequence[str], 
         provenance={},
         pins=(*resolve_rules(matrix.pin_rules, versions), *stated),
         overrides=resolve_rules(matrix.override_rules, versions) if on_npu else (),
+        inspected=True,
     )
 
 

@@ -62,6 +62,18 @@ def test_versions_that_belong_together() -> None:
     assert "not looked at: cann: not known" in result.output
 
 
+def test_packages_that_are_no_axis_are_checked_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+
+    def record(settings, cells, checks=()):
+        checked.extend(pin.requirement for cell in cells for pin in cell.pins)
+        return only_constraints(settings, cells)
+
+    monkeypatch.setattr(inspect_source, "check_combinations", record)
+    inspect("transformers==5.0.0\npeft==0.17.0\nrequests==2.32.0\n", "--with", "python=3.11")
+    assert checked == ["peft==0.17.0"]
+
+
 def test_the_smallest_change_was_tried() -> None:
     result = inspect("torch==2.8.0\ntorch-npu==2.7.1\n", "--with", "cann=8.3.RC1", "--json")
     assert result.return_value == 1, result.output

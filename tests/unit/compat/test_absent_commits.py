@@ -45,6 +45,7 @@ def facets(commit: str) -> dict[str, Any]:
         "vllm_ascend": nothing,
         "patches[verl]": [],
         "patches[vllm_ascend]": [],
+        "paired": {},
     }
 
 

@@ -77,6 +77,7 @@ def run_check(
             "vllm_ascend": {"version": ""},
             "patches[verl]": list(patches),
             "patches[vllm_ascend]": [],
+            "paired": {},
         },
     )
     task.root = root if patches else task.root
@@ -200,6 +201,7 @@ def test_a_stack_without_verl_is_checked_for_what_vllm_ascend_uses(
         "vllm_ascend": {"package": "vllm-ascend", "kind": "release", "version": "0.13.0"},
         "patches[verl]": [],
         "patches[vllm_ascend]": [],
+        "paired": {},
     }
     [check] = [check for check in CHECKS if check.name == "api"]
     assert check.applies(facets) == ""

@@ -279,3 +279,9 @@ def test_a_file_without_a_newline_at_its_end_is_read_as_git_reads_it() -> None:
     texts, _added, misfits = apply_patches([("a", new), ("b", old)], {"lib/old.py": "a = 1\r\nb = 1"}.get)
     assert not misfits
     assert texts == {"lib/new.py": "import lib\nx = 1\n", "lib/old.py": "a = 1\nb = 2\n"}
+
+
+def test_a_class_in_a_function_can_use_its_own_attributes_in_its_constructor(tmp_path: Path) -> None:
+    body = "class C(Runner):\n    def __init__(self):\n      self.c = self.helper()\n      self.absent()"
+    [finding] = found(tmp_path, f"from lib import Runner\ndef f():\n  {body}\n")
+    assert finding.name == "lib.Runner.absent"

@@ -165,6 +165,7 @@ READERS: dict[str, Probe | str] = {
     "cell_program/found_packages.py:_package": HOST,
     "cell_program/torch_device.py:_published": PROCESS,
     "code_graph/stored_facts.py:read_json": Probe(write_code_facts, read_json),
+    "compat/api/stated_consumers.py:entry_modules": SHIPPED,
     "compat/lint/command_options.py:_is_json": WRITTEN_BY_USERS,
     "compat/lint/hydra_compose.py:_groups": SHIPPED,
     "compat/lint/hydra_loader.py:_load_configuration_impl": IN_MEMORY,

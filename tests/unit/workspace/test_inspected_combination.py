@@ -1,12 +1,17 @@
 """Lists of versions as cells: requirements are replaced, and aarch64 is the host, only for stacks on an NPU."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from harness.matrix.model.cell import Cell
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.package import shipped_file
-from harness.plan.keys.facets import READS
+from harness.plan.keys.facets import FACETS, READS
+from harness.settings import load_settings
 from harness.workspace.inspection.stack_checks import combination
+from harness.workspace.planning.open_plan import facet_inputs
 
 
 def cell(**axes: str) -> Cell:
@@ -32,3 +37,12 @@ def test_a_stated_architecture_stays():
 
 def test_cells_of_other_architectures_do_not_share_the_facet_platform():
     assert "arch" in READS["platform"]
+
+
+def test_packages_of_a_list_alone_are_paired_and_torch_npu_is_not(tmp_path: Path) -> None:
+    """torch_npu adds names to torch before it uses them."""
+    matrix = load_matrix(shipped_file("matrix.yaml"))
+    listed = combination(matrix, {"torch": "2.7.1", "torch_npu": "2.7.1"}, ["peft==0.17.0"], "a list")
+    inputs = facet_inputs(load_settings({}, {}, tmp_path), matrix)
+    assert FACETS["paired"](listed, inputs) == {"torch": "2.7.1", "peft": "0.17.0"}
+    assert FACETS["paired"](replace(listed, inspected=False), inputs) == {}
