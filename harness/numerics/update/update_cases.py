@@ -112,9 +112,11 @@ class UpdateCase:
 
     @property
     def batch_keys(self) -> list[str]:
-        """Prompt, session and number of the output in its session, of each row."""
+        """Prompt, session and number of the output in its session, of each row. Names of prompts may have the
+        separator."""
         return [
-            f"{row // GROUP}_{last}_{int(row == last)}" for row, last in enumerate(self.last_outputs.tolist())
+            f"prompt_{row // GROUP}_{last}_{int(row == last)}"
+            for row, last in enumerate(self.last_outputs.tolist())
         ]
 
     @property
