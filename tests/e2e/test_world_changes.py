@@ -118,7 +118,8 @@ EDITS = (
 
 
 def test_every_facet_is_changed() -> None:
-    assert {edit.facet for edit in EDITS} == set(FACETS)
+    """Except for one that is empty in every cell of a matrix: it has what `inspect` reads in a list."""
+    assert {edit.facet for edit in EDITS} == set(FACETS) - {"paired"}
 
 
 def test_every_check_that_others_need_is_measured_with_another_result() -> None:
