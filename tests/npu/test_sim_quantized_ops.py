@@ -5,7 +5,7 @@ The formulas are those of op-plugin's documents (docs/zh/custom_APIs) and of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -394,10 +394,106 @@ def test_grouped_matmul_swiglu_quant_v2_takes_counts_or_ends() -> None:
         )
         is_near(scales, out.abs().amax(-1) / 127)
         is_near(values, (out * 127 / out.abs().amax(-1, keepdim=True)).round(), steps=1)
-    with pytest.raises(NotImplementedError, match="smooth_scale"):
-        torch_npu.npu_grouped_matmul_swiglu_quant_v2(
-            x, [weight], [scale], rows, torch.tensor([1, 4]).npu(), smooth_scale=scale
-        )
+
+
+def of_experts(product: torch.Tensor, smooth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the fused kernels of experts make of their product in float64: int8 numbers, scales of rows."""
+    gate, up = product.chunk(2, -1)
+    out = gate * torch.sigmoid(gate) * up * smooth
+    return (out * 127 / out.abs().amax(-1, keepdim=True)).round(), out.abs().amax(-1) / 127
+
+
+def int4_of(numbers: torch.Tensor) -> torch.Tensor:
+    """int4 numbers of the device, eight in one int32 along the last dimension."""
+    packed = torch_npu.npu_convert_weight_to_int4pack(numbers.int().reshape(-1, numbers.shape[-1]).npu())
+    return packed.reshape(*numbers.shape[:-1], -1)
+
+
+def blocks_of(weight: torch.Tensor, width: int) -> torch.Tensor:
+    """Matrices (groups, k, n) as the blocks of FRACTAL_NZ, arranged in memory."""
+    groups, k, n = weight.shape
+    rows = weight.reshape(groups, k // 16, 16, n // width, width)
+    return rows.permute(0, 3, 1, 2, 4).contiguous()
+
+
+@pytest.fixture
+def private_formats() -> Iterator[None]:
+    """Casts to FRACTAL_NZ have an effect."""
+    before = torch_npu._C._npu_getOption("ALLOW_INTERNAL_FORMAT")
+    torch.npu.config.allow_internal_format = True
+    yield
+    torch.npu.config.allow_internal_format = before == b"enable"
+
+
+@pytest.mark.parametrize("form", ["arranged", "view of a cast matrix"])
+@pytest.mark.usefixtures("private_formats")
+def test_grouped_matmul_swiglu_quant_takes_blocks_of_nz(form: str) -> None:
+    has("npu_grouped_matmul_swiglu_quant_v2")
+    x, weight = whole(4, 32, low=-100, high=100), whole(2, 32, 64, low=-100, high=100)
+    scale, rows = 1e-3 * drawn(2, 64).abs(), drawn(4).abs()
+    product = torch.cat(
+        [x[:1].double() @ weight[0].double() * scale[0], x[1:].double() @ weight[1].double() * scale[1]]
+    )
+    if form == "arranged":
+        given = blocks_of(weight, 32).npu()
+    else:
+        given = torch_npu.npu_format_cast(weight.npu(), 29).view(2, 2, 2, 16, 32)
+    values, scales = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+        x.npu(), [given], [scale.npu()], rows.npu(), torch.tensor([1, 4]).npu()
+    )
+    expected, of_rows = of_experts(product * rows[:, None].double(), torch.ones(()))
+    is_near(scales, of_rows)
+    is_near(values, expected, steps=1)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("has_blocks", [False, True])
+def test_int8_by_int4_experts_with_an_assist_matrix(groups: int, has_blocks: bool) -> None:
+    has("npu_grouped_matmul_swiglu_quant_v2")
+    x, weight = whole(4, 32, low=-100, high=100), whole(2, 32, 64)
+    scale, rows = 1e-2 * drawn(2, groups, 64).abs(), drawn(4).abs()
+    scaled = weight.double() * scale.double().repeat_interleave(32 // groups, 1)
+    product = torch.cat([x[:1].double() @ scaled[0], x[1:].double() @ scaled[1]])
+    # What callers hand over, so that the kernel's 8 less in each number of x goes away.
+    assist = (8 * scaled.sum(1)).float()
+    bits = (scale if groups > 1 else scale[:, 0]).contiguous().view(torch.int32).long()
+    packed = int4_of(blocks_of(weight, 64) if has_blocks else weight)
+    ends = torch.tensor([1, 4]).npu()
+    values, scales = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+        *(x.npu(), [packed], [bits.npu()], rows.npu(), ends),
+        weight_assist_matrix=[assist.npu()],
+        dequant_mode=int(groups > 1),
+    )
+    expected, of_rows = of_experts(product * rows[:, None].double(), torch.ones(()))
+    is_near(scales, of_rows)
+    is_near(values, expected, steps=1)
+    first = torch_npu.npu_grouped_matmul_swiglu_quant(
+        x.npu(), packed, ends, bits.npu(), rows.npu(), bias=assist.npu()
+    )
+    assert torch.equal(first[0].cpu(), values.cpu())
+    assert torch.equal(first[1].cpu(), scales.cpu())
+
+
+@pytest.mark.parametrize("by_column", [True, False])
+def test_int4_experts_with_smooth_scales(by_column: bool) -> None:
+    has("npu_grouped_matmul_swiglu_quant_v2")
+    x, weight = whole(5, 32), whole(2, 32, 64)
+    scale, rows = 1e-2 * drawn(2, 64).abs(), drawn(5).abs()
+    smooth = drawn(2, 32, seed=4) if by_column else drawn(2, seed=4)
+    product = torch.cat(
+        [x[:1].double() @ weight[0].double() * scale[0], x[1:4].double() @ weight[1].double() * scale[1]]
+    )
+    values, scales = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+        *(int4_of(x), [int4_of(weight)], [scale.npu()], rows.npu(), torch.tensor([1, 4]).npu()),
+        smooth_scale=smooth.npu(),
+    )
+    of_row = smooth.double().reshape(2, -1)[torch.tensor([0, 1, 1, 1])]
+    expected, of_rows = of_experts(product * rows[:4, None].double(), of_row)
+    is_near(scales[:4], of_rows)
+    is_near(values[:4], expected, steps=1)
+    # The operator writes nothing after the last group.
+    assert not values[4:].any()
+    assert not scales[4:].any()
 
 
 def test_group_quant() -> None:

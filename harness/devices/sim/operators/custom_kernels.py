@@ -12,6 +12,7 @@ import torch
 from harness.devices.sim.operators.aten_kernels import writing
 from harness.devices.sim.operators.dispatch import Machine, make_kernel
 from harness.devices.sim.operators.schema_plan import plan_of
+from harness.devices.sim.operators.storage_formats import TAKING_BLOCKS, unfolding_blocks
 from harness.devices.sim.operators.torch_internals import DEVICE_KEY, overload, override, schema_of
 from harness.devices.sim.references import (
     activation,
@@ -213,4 +214,5 @@ def install_reference(
         value = reference(*args, **kwargs)
         return value[:results] if results > 1 else value
 
-    override(library, name, make_kernel(plan, compute, machine), DEVICE_KEY)
+    kernel = make_kernel(plan, compute, machine)
+    override(library, name, unfolding_blocks(kernel) if name in TAKING_BLOCKS else kernel, DEVICE_KEY)

@@ -6,6 +6,7 @@ the numbers lie in it as in a tensor without one: no kernel of the simulated dev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,33 @@ from harness.devices.sim.operators.torch_internals import DEVICE_KEY, overload, 
 
 # aclFormat: NCHW, NHWC, ND, NDHWC, NCDHW, NC, NCL. Casts among them change only the name of the layout.
 _BASE_FORMATS = frozenset({0, 1, 2, 27, 30, 35, 47})
+_FRACTAL_NZ = 29
+
+TAKING_BLOCKS = frozenset({"npu_grouped_matmul_swiglu_quant", "npu_grouped_matmul_swiglu_quant_v2"})
+"""Operators that take matrices as the blocks of FRACTAL_NZ: (groups, n / w, k / 16, 16, w)."""
+
+
+def unfolding_blocks(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of one of `TAKING_BLOCKS`, where views of cast matrices as blocks have their rows again.
+
+    Here the numbers of a cast matrix lie row by row, so that such a view mixes them up. Blocks that a program
+    arranged itself have a base format and stay.
+    """
+
+    def unfolded(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [unfolded(item) for item in value]
+        if not isinstance(value, torch.Tensor) or value.dim() != 5 or value.is_cpu:
+            return value
+        if int(torch.ops.npu.get_npu_format(value)) != _FRACTAL_NZ:
+            return value
+        groups, blocks, bands, height, width = value.shape
+        return value.view(groups, bands * height, blocks * width)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return kernel(*map(unfolded, args), **{name: unfolded(value) for name, value in kwargs.items()})
+
+    return run
 
 
 def install_formats(library: Any, machine: Machine) -> None:

@@ -11,9 +11,11 @@ from harness.devices.sim.references.activation import npu_fast_gelu
 from harness.devices.sim.references.precision import dtype_of, refuse, wide
 from harness.devices.sim.references.quantization import (
     as_integers,
+    by_group,
     dequantised,
     factors,
     npu_dynamic_quant,
+    unpacked_int4,
     unpacked_rows,
 )
 
@@ -187,31 +189,13 @@ def npu_grouped_matmul_swiglu_quant(
     bias: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """int8 x (m, k) @ weight (groups, k, 2n) with both scales, silu(left) * right, int8 row by row.
-
-    group_list has the end of each group's rows. The second result has the scale of each row; the third is
-    empty. Rows after the last group are 0, where the operator writes nothing.
-    """
-    refuse(
-        "npu_grouped_matmul_swiglu_quant",
-        bias=bias is not None,
-        offset=offset is not None,
-        **{f"weights in {weight.dtype}": weight.dtype is not torch.int8},
-        **{f"weights of {weight.dim()} dimensions": weight.dim() != 3},
+    """`npu_grouped_matmul_swiglu_quant_v2` of one weight, whose assist matrix is `bias` here."""
+    refuse("npu_grouped_matmul_swiglu_quant", offset=offset is not None)
+    assist = None if bias is None else [bias]
+    quantised = npu_grouped_matmul_swiglu_quant_v2(
+        x, [weight], [weight_scale], x_scale, group_list, weight_assist_matrix=assist
     )
-    product = npu_grouped_matmul(
-        [x],
-        [weight],
-        scale=[weight_scale],
-        per_token_scale=[x_scale],
-        group_list=group_list,
-        split_item=3,
-        group_type=0,
-        output_dtype=torch.float32,
-    )[0]
-    gate, up = product.chunk(2, -1)
-    quantised, scales = npu_dynamic_quant(torch.nn.functional.silu(gate) * up)
-    return quantised, scales, torch.empty(())
+    return *quantised, torch.empty(())
 
 
 def npu_grouped_matmul_swiglu_quant_v2(
@@ -221,15 +205,24 @@ def npu_grouped_matmul_swiglu_quant_v2(
     x_scale: torch.Tensor,
     group_list: torch.Tensor,
     *,
+    smooth_scale: torch.Tensor | None = None,
+    weight_assist_matrix: Tensors | None = None,
+    dequant_mode: int | None = 0,
     group_list_type: int | None = 0,
     quant_dtype: int | torch.dtype | None = 1,
     tuning_config: object = None,  # noqa: ARG001 - for the speed only
     **others: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`npu_grouped_matmul_swiglu_quant` of one int8 weight. group_list_type 1: the rows of each group."""
+    """x (m, k) @ weight (groups, k, 2n) with both scales, silu(left) * right * smooth_scale, int8 by rows.
+
+    group_list has the end of each group's rows, or with group_list_type 1 their number. smooth_scale:
+    (groups, n) or (groups). The second result has the scale of each row. Rows after the last group are 0,
+    where the operator writes nothing. Types: see `_product`.
+    """
     refuse(
         "npu_grouped_matmul_swiglu_quant_v2",
         **{f"{len(weight)} weights": len(weight) != 1},
+        **{f"dequant_mode {dequant_mode}": dequant_mode not in {None, 0, 1}},
         group_list_type=group_list_type not in {None, 0, 1},
         quant_dtype=quant_dtype not in {None, 1, torch.int8},
         **{
@@ -238,8 +231,69 @@ def npu_grouped_matmul_swiglu_quant_v2(
             if name != "dequant_dtype"
         },
     )
-    ends = group_list.cumsum(0) if group_list_type == 1 else group_list
-    return npu_grouped_matmul_swiglu_quant(x, weight[0], ends, weight_scale[0], x_scale)[:2]
+    ends = _ends(group_list, group_list_type)
+    parts = zip(
+        _parts([x], ends, 0),
+        _parts([x_scale], ends, 0),
+        _matrices(weight[0]),
+        weight_scale[0],
+        weight_assist_matrix[0] if weight_assist_matrix else [None] * len(ends),
+        strict=True,
+    )
+    product = torch.cat([_product(*part) for part in parts])
+    gate, up = product.chunk(2, -1)
+    activated = torch.nn.functional.silu(gate) * up
+    factor = smooth_scale if smooth_scale is None or smooth_scale.dim() > 1 else smooth_scale.unsqueeze(-1)
+    values, scales = npu_dynamic_quant(activated, smooth_scales=factor, group_index=torch.tensor(ends))
+    rest = x.shape[0] - len(values)
+    return torch.cat([values, values.new_zeros(rest, values.shape[1])]), torch.cat(
+        [scales, scales.new_zeros(rest)]
+    )
+
+
+def _matrices(weight: torch.Tensor) -> torch.Tensor:
+    """int8 weights (groups, k, n), from those or from int4, eight of which are in one int32 along n.
+
+    Five dimensions (groups, n / w, k / 16, 16, w) are the blocks of the format NZ as they lie in memory; w is
+    32 for int8 and 64 for int4.
+    """
+    numbers = unpacked_int4(weight) if weight.dtype is torch.int32 else weight
+    if numbers.dim() == 5:
+        groups, blocks, bands, height, width = numbers.shape
+        numbers = numbers.permute(0, 2, 3, 1, 4).reshape(groups, bands * height, blocks * width)
+    refuse(
+        "npu_grouped_matmul_swiglu_quant",
+        **{f"weights in {numbers.dtype}": numbers.dtype is not torch.int8},
+        **{f"weights of {numbers.dim()} dimensions": numbers.dim() != 3},
+    )
+    return numbers
+
+
+def _product(
+    x: torch.Tensor,
+    x_scale: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    assist: torch.Tensor | None,
+) -> torch.Tensor:
+    """One group's product of int8 with int8 or int4 with int4 numbers, times both scales, in float32.
+
+    With `assist`, int8 times int4: the kernel multiplies the halves of x as int4 and subtracts 8 of the lower
+    one. So x counts as x - 8, and callers hand over in `assist` what that takes away. Only there may
+    weight_scale have a row for each group of k (op-plugin's npu_grouped_matmul_swiglu_quant_v2.md).
+    """
+    left = unpacked_int4(x) if x.dtype is torch.int32 else x
+    factor = factors(weight_scale)
+    refuse(
+        "npu_grouped_matmul_swiglu_quant",
+        **{f"x in {left.dtype}": left.dtype is not torch.int8},
+        **{"scales by group without an assist matrix": assist is None and factor.dim() > 1},
+    )
+    if assist is None:
+        return (left.double() @ weight.double()).float() * factor * x_scale.unsqueeze(-1)
+    size = weight.shape[0] // factor.shape[0] if factor.dim() > 1 else 0
+    scaled = dequantised(weight, by_group(factor, size, weight.shape[0]), None).double()
+    return ((left.double() - 8) @ scaled + assist.double()).float() * x_scale.unsqueeze(-1)
 
 
 def _of_groups(name: str, tensors: Tensors | None, groups: int) -> Sequence[torch.Tensor | None]:

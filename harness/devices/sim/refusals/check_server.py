@@ -29,10 +29,12 @@ from harness.evidence import RUNTIME_LIBRARY, runtime_library
 LIMIT_S = 10
 BASE_FORMATS = frozenset({0, 1, 2, 27, 30, 35, 47})
 
-# Errors that say nothing about the call: CANN has no such function, or it reported an error.
+# Errors that say nothing about the call: CANN has no such function, or it reported an error. A message with a
+# version of CANN says something about the call if it names a value that it got.
 _OF_THE_RUNTIME = re.compile(
     r"not in lib\w*opapi|libopapi\.so ?not found|Get(?:Op)?ApiFuncAddr|aclnn\w+ failed|call acl\w+ failed"
-    r"|CreateOperation failed|error code is \d{6}|ERR\d\d(?:100|004|005|006|007|008)\b|(?:cann|CANN) version"
+    r"|CreateOperation failed|error code is \d{6}|ERR\d\d(?:100|004|005|006|007|008)\b"
+    r"|(?:cann|CANN) version(?!.*\bbut (?:now is|got)\b)"
 )
 
 
