@@ -16,41 +16,46 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.figures import ROOT, Figure
+from harness.compat.inspection.stated_packages import Inventory, SourceKind, StatedPackage
+from harness.matrix.cells.pins import normal_package
 from harness.matrix.model.cell import Cell
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
 from harness.package import shipped_file
 from harness.settings import load_settings
+from harness.workspace.inspection.inspect_source import OpenedSource, combination_problems
+from harness.workspace.inspection.inspection_report import Problem
 from harness.workspace.inspection.stack_checks import CHECKS, CheckedEntry, check_combinations, combination
 
 STACKS = Path(__file__).parent / "working_stacks"
 
 
 class Stack(BaseModel):
-    """A combination of versions that a document or a person reports as working."""
+    """A combination of versions, such as one that a document or a person reports as working.
+
+    is_installed: whether it was installed, by whatever means; otherwise pip was asked to install it.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     source: str
     axes: dict[str, str] = Field(min_length=2)
+    is_installed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedStack:
-    """A stack with its checks."""
+    """A stack with its checks and what is wrong with it."""
 
     stack: Stack
     entries: tuple[CheckedEntry, ...]
+    problems: tuple[Problem, ...]
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The checks that fail it, each with its first reason."""
-        return tuple(
-            f"{one.check}: {one.judgement.reasons[0] if one.judgement.reasons else ''}"
-            for one in self.entries
-            if one.judgement and one.judgement.status is Status.FAIL
-        )
+        """What makes the answer "no", each with the check that found it."""
+        return tuple(f"{one.check}: {one.text}" for one in self.problems if one.fails)
 
     @property
     def answered(self) -> tuple[str, ...]:
@@ -76,15 +81,39 @@ def stack_cell(matrix: Matrix, stack: Stack) -> Cell:
     return combination(matrix, axes, others, stack.source)
 
 
+def inventory(matrix: Matrix, stack: Stack) -> Inventory:
+    """The same as a list of versions, as `inspect` reads it."""
+    names = {
+        axis: matrix.axes[axis].package if axis in matrix.axes else axis.replace("_", "-")
+        for axis in stack.axes
+    }
+    packages = {
+        normal_package(name): StatedPackage(
+            name=normal_package(name), version=stack.axes[axis].partition("@")[0]
+        )
+        for axis, name in names.items()
+        if name
+    }
+    return Inventory(
+        kind=SourceKind.FREEZE if stack.is_installed else SourceKind.REQUIREMENTS,
+        where=stack.source,
+        packages=packages,
+        python=stack.axes.get("python", ""),
+    )
+
+
 def judge_stacks(stacks: Sequence[Stack], checks: Sequence[str] = CHECKS) -> list[JudgedStack]:
-    """Run the static checks on all stacks."""
+    """Run the static checks on all stacks, and judge them as `npu-matrix inspect` does."""
     matrix = load_matrix(shipped_file("matrix.yaml"))
     cells = [stack_cell(matrix, stack) for stack in stacks]
     found = check_combinations(load_settings({}, os.environ, ROOT), cells, checks)
-    return [
-        JudgedStack(stack=stack, entries=found.get(cell.id, ()))
-        for stack, cell in zip(stacks, cells, strict=True)
-    ]
+    judged = []
+    for stack, cell in zip(stacks, cells, strict=True):
+        entries = found.get(cell.id, ())
+        opened = OpenedSource(inventory=inventory(matrix, stack))
+        problems = combination_problems(matrix, cell, opened, entries, ask_index=False)
+        judged.append(JudgedStack(stack=stack, entries=entries, problems=tuple(problems)))
+    return judged
 
 
 def figures() -> Iterator[Figure]:

@@ -12,34 +12,30 @@ from collections.abc import Iterator, Sequence
 from benchmarks.figures import Figure
 from benchmarks.reported_stacks import JudgedStack, Stack, judge_stacks, stack_cell
 from benchmarks.retrodiction import Case, read_cases
+from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.errors import HarnessError
+from harness.matrix.cells.pins import pins_facet
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
-from harness.outcome import Status
 from harness.package import shipped_file
 
 #: Categories of reports whose cause is the versions of packages.
 ABOUT_VERSIONS = frozenset({"api", "import", "library", "version", "dependency"})
+ANY_HOST = {"python": "3.11", "arch": "aarch64"}
 
 
 def is_expressed(matrix: Matrix, case: Case) -> bool:
     """Whether the versions of a report can be stated as a combination."""
     try:
-        stack_cell(matrix, _stack(case))
+        ResolveRequest.from_facets(pins_facet(stack_cell(matrix, _stack(case)), matrix.axes), ANY_HOST)
     except (HarnessError, ValueError):
         return False
     return True
 
 
 def is_predicted(case: Case, judged: JudgedStack) -> bool:
-    """Whether a check fails it with a reason that names a package of the case."""
-    reasons = " ".join(
-        reason
-        for one in judged.entries
-        if one.judgement and one.judgement.status is Status.FAIL
-        for reason in one.judgement.reasons
-    )
-    text = reasons.casefold().replace("-", "_")
+    """Whether it fails with a problem that names a package of the case."""
+    text = " ".join(judged.failed).casefold().replace("-", "_")
     return any(name.casefold().replace("-", "_") in text for name in case.names)
 
 
@@ -63,4 +59,5 @@ def figures() -> Iterator[Figure]:
 
 
 def _stack(case: Case) -> Stack:
-    return Stack(source=case.source, axes=dict(case.versions))
+    is_installed = case.category != "dependency"
+    return Stack(source=case.source, axes=dict(case.versions), is_installed=is_installed)

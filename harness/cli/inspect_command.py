@@ -66,6 +66,11 @@ CODES = {
     metavar="PACKAGE",
     help="A package whose files were altered on purpose. May be repeated.",
 )
+@click.option(
+    "--to-install",
+    is_flag=True,
+    help="Judge a list as one that pip is to install. Default: a list with == in every line is installed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.inspection).")
 @click.pass_obj
 def command(
@@ -100,6 +105,8 @@ def command(
     )
     with tempfile.TemporaryDirectory(prefix="npu-matrix-inspect-") as folder:
         opened = _open(source, interpreter, Path(folder))
+        if options["to_install"]:
+            opened = opened.to_install()
         inspection = inspect_source(settings, matrix, opened, wanted)
     if as_json:
         click.echo(json.dumps(inspection_json(inspection), indent=2))

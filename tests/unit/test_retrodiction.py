@@ -6,14 +6,14 @@ import hashlib
 
 import pytest
 
-from benchmarks.reported_stacks import JudgedStack, Stack, read_stacks, stack_cell
+from benchmarks.reported_stacks import JudgedStack, Stack, inventory, read_stacks, stack_cell
 from benchmarks.retrodiction import AREAS, Case, judge, listing, read_cases, table
 from benchmarks.version_cases import is_expressed, is_predicted
+from harness.compat.inspection.stated_packages import SourceKind
 from harness.matrix.reading.load_matrix import load_matrix
-from harness.outcome import Judgement, Status
 from harness.package import shipped_file
 from harness.verdict.triage.catalogue import shipped_catalogue
-from harness.workspace.inspection.stack_checks import CheckedEntry
+from harness.workspace.inspection.inspection_report import Problem, Stage
 
 CASES = read_cases()
 
@@ -92,15 +92,26 @@ def test_a_report_with_versions_is_expressed_if_they_are_versions():
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "predicted"),
+    ("fails", "text", "predicted"),
     [
-        (Status.FAIL, "vllm 0.9.1 requires torch==2.7.0", True),
-        (Status.FAIL, "ray 2.9 requires numpy<2", False),
-        (Status.PASS, "vllm 0.9.1 requires torch==2.7.0", False),
+        (True, "vllm 0.9.1 requires torch==2.7.0", True),
+        (True, "ray 2.9 requires numpy<2", False),
+        (False, "vllm 0.9.1 requires torch==2.7.0", False),
     ],
 )
-def test_a_report_is_predicted_by_a_check_that_fails_for_a_package_of_it(status, reason, predicted):
+def test_a_report_is_predicted_by_a_problem_that_fails_and_names_a_package_of_it(fails, text, predicted):
     stated = case("x", category="api", names=("vLLM",))
-    entry = CheckedEntry(check="resolve", judgement=Judgement(status=status, reasons=(reason,)))
     stack = Stack(source="a/b#1", axes={"vllm": "0.9.1", "torch": "2.8.0"})
-    assert is_predicted(stated, JudgedStack(stack=stack, entries=(entry,))) is predicted
+    problem = Problem(stage=Stage.INSTALL, fails=fails, check="requirements", text=text)
+    assert is_predicted(stated, JudgedStack(stack=stack, entries=(), problems=(problem,))) is predicted
+
+
+def test_a_stack_is_judged_like_an_installed_list_unless_pip_was_asked_to_install_it():
+    matrix = load_matrix(shipped_file("matrix.yaml"))
+    axes = {"vllm_ascend": "0.13.0", "torch_npu": "2.8.0", "python": "3.11", "sglang": "0.5.0"}
+    found = inventory(matrix, Stack(source="a/b#1", axes=axes))
+    assert found.kind is SourceKind.FREEZE
+    assert found.python == "3.11"
+    assert found.packages.keys() == {"vllm-ascend", "torch-npu", "sglang"}
+    asked = inventory(matrix, Stack(source="a/b#1", axes=axes, is_installed=False))
+    assert asked.kind is SourceKind.REQUIREMENTS

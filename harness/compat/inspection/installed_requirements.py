@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import compatible_tags, cpython_tags, platform_tags
+from packaging.version import InvalidVersion, Version
 
 from harness.compat.inspection.distributions import Distribution
 from harness.compat.resolve.replaced_requirements import (
@@ -17,16 +18,43 @@ from harness.compat.resolve.replaced_requirements import (
 )
 from harness.compat.resolve.resolve_request import ResolveRequest
 
+#: Extensions of other packages are compiled against their C++ interface, which patch releases may change.
+COMPILED_AGAINST = frozenset({"torch", "torch-npu"})
+
+
+def is_near(package: str, specifier: str, installed: str) -> bool:
+    """Whether a requirement names one release, and what is installed is a patch release or build beside it.
+
+    Such a requirement records the release that was tested, and documents install others over it: of 65 stacks
+    that people report as working, three have triton-ascend 3.2.1 instead of 3.2.0 or 3.2.2. A bound and
+    another minor release are decisions of the authors. Of `COMPILED_AGAINST` only builds of one release are
+    near: 2.8.0 and 2.8.0.post2.
+    """
+    try:
+        clauses, version = tuple(SpecifierSet(specifier)), Version(installed)
+        named = Version(clauses[0].version) if len(clauses) == 1 and clauses[0].operator == "==" else None
+    except (InvalidSpecifier, InvalidVersion):  # ==2.7.* names more than one release
+        return False
+    if named is None:
+        return False
+    parts = 3 if package in COMPILED_AGAINST else 2
+    left, right = ((*one.release, 0, 0)[:parts] for one in (named, version))
+    return (named.epoch, left) == (version.epoch, right)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unsatisfied:
-    """A requirement that the installed version does not satisfy. installed: "" if the package is missing."""
+    """A requirement that the installed version does not satisfy.
+
+    installed: "" if the package is missing. is_near: see the function of that name.
+    """
 
     package: str
     version: str
     requirement: str
     needs: str
     installed: str
+    is_near: bool = False
 
     def __str__(self) -> str:
         found = f"{self.needs} {self.installed} is installed" if self.installed else "it is not installed"
@@ -57,6 +85,7 @@ def unsatisfied_requirements(
                 requirement=str(requirement),
                 needs=name,
                 installed=installed.get(name, ""),
+                is_near=is_near(name, str(requirement.specifier), installed.get(name, "")),
             )
 
 

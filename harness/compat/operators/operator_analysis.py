@@ -25,8 +25,10 @@ from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.analysis_process import serve
 from harness.compat.uses.operator_calls import OperatorCall
 from harness.compat.uses.package_pairs import Package
+from harness.compat.uses.uncalled_functions import uncalled_functions
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_check import check_uses
+from harness.sources.packages.release_sources import release_entry_points
 
 OPERATOR_PREFIXES = ("npu_", "_npu_")
 # Folders with code for other chips than the A2 and A3 of the matrix (vllm-ascend, `is_310p()`).
@@ -64,11 +66,15 @@ class OperatorRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchNpuUses:
-    """What a package uses of torch_npu: operator calls, and names in modules such as `torch_npu.npu`."""
+    """What a package uses of torch_npu: operator calls, and names in modules such as `torch_npu.npu`.
+
+    entry_points: the text of the package's file of that name.
+    """
 
     calls: tuple[OperatorCall, ...]
     names: tuple[Use, ...]
     surface: ApiSurface
+    entry_points: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +102,12 @@ def read_torch_npu_uses(consumer: Package, cache: AnalysisCache) -> TorchNpuUses
         # Names directly in torch_npu are operators, or are defined at run time by its C extension.
         if target.startswith("torch_npu.") and target.count(".") > 1:
             names.append(replace(use, target=target))
-    return TorchNpuUses(calls=package_uses.calls, names=tuple(names), surface=consumer.surface)
+    return TorchNpuUses(
+        calls=package_uses.calls,
+        names=tuple(names),
+        surface=consumer.surface,
+        entry_points=release_entry_points(consumer.file),
+    )
 
 
 def find_misuses(consumer: str, uses: TorchNpuUses, torch_npu: TorchNpuApi) -> tuple[TorchNpuMisuse, ...]:
@@ -117,6 +128,13 @@ def find_misuses(consumer: str, uses: TorchNpuUses, torch_npu: TorchNpuApi) -> t
         )
         for finding in check_uses(names, provider, uses.surface)
         if finding.kind not in ("patch", "dead-patch")
+    ]
+    uncalled = uncalled_functions(
+        uses.surface, {use.file for use in found if not use.guarded}, uses.entry_points
+    )
+    found = [
+        replace(use, guarded=True) if any(use.line in lines for lines in uncalled.get(use.file, ())) else use
+        for use in found
     ]
     return tuple(sorted(found, key=lambda use: (use.file, use.line, use.name)))
 

@@ -37,7 +37,8 @@ class TorchNpuMisuse:
     """A use that this torch_npu does not support.
 
     kind: `missing` or `arguments` for operators, a kind of `UseFinding` for other names.
-    guarded: whether the use is behind a test or in a `try`, or its file is only for other chips.
+    guarded: whether the use is behind a test or in a `try`, its file is only for other chips, or nothing in
+    the package calls its function.
     own: whether the use also fails with the torch_npu that the consumer pins.
     """
 

@@ -21,6 +21,11 @@ from harness.workspace.downloads import run_quietly
 from harness.workspace.inspection.inspection_report import Change, Move, Problem, Stage
 
 MOST_SHOWN = 5
+#: What is said of a requirement that installed versions do not satisfy and that does not say that they fail.
+INSTALLED_OVER = (
+    "; pip refuses to install both together, so it was installed over it; the names that are used of it are "
+    "compared instead"
+)
 
 
 def file_problems(compared: ComparedFiles, patched: Collection[str]) -> Iterator[Problem]:
@@ -93,22 +98,33 @@ def _library_remedy(one: LibraryFault) -> str:
 
 
 def requirement_problems(
-    distributions: Sequence[Distribution], request: ResolveRequest, *, ask_index: bool
+    distributions: Sequence[Distribution],
+    request: ResolveRequest,
+    *,
+    ask_index: bool,
+    movable: Collection[str] = (),
+    installed: bool = True,
 ) -> Iterator[Problem]:
-    """Requirements that the installed versions do not satisfy, each with the version that does."""
+    """Requirements that these versions do not satisfy, each with the version that does.
+
+    movable: packages for whose requirements the smallest change of the whole combination is searched later.
+    installed: whether they are installed; then one that names a release beside the installed one is a remark.
+    """
     found = list(unsatisfied_requirements(distributions, request))
     changes: dict[str, Change | None] = {}
     for one in found:
-        if one.needs not in changes:
-            changes[one.needs] = _satisfying(one, found, distributions, request) if ask_index else None
+        if ask_index and one.package not in movable and one.needs not in changes:
+            changes[one.needs] = _satisfying(one, found, distributions, request)
+        is_remark = installed and one.is_near
+        stage = Stage.INSTALL if one.installed else Stage.IMPORT
         yield Problem(
-            stage=Stage.INSTALL if one.installed else Stage.IMPORT,
-            fails=True,
+            stage=Stage.LATER if is_remark else stage,
+            fails=not is_remark,
             check="requirements",
-            text=str(one),
+            text=f"{one}{INSTALLED_OVER}" if is_remark else str(one),
             source=f"metadata of {one.package} {one.version}",
             involved=(one.package, one.needs),
-            change=changes[one.needs],
+            change=None if one.package in movable else changes.get(one.needs),
         )
     for sentence in wrong_platforms(distributions, request.python, request.arch):
         yield Problem(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from harness.settings import Settings
 from harness.workspace.inspection.file_problems import environment_problems, requirement_problems
 from harness.workspace.inspection.inspection_report import Inspection, Problem, Stage
 from harness.workspace.inspection.smallest_change import FIXED, find_change
-from harness.workspace.inspection.stack_checks import check_combinations, combination
+from harness.workspace.inspection.stack_checks import CheckedEntry, check_combinations, combination
 from harness.workspace.inspection.version_problems import (
     answered,
     check_problems,
@@ -42,6 +43,8 @@ from harness.workspace.inspection.version_problems import (
 from harness.workspace.planning.open_plan import inspect_this_host, patch_sources
 
 MOST_UNREAD = 5
+#: The label of a build. The pack has the metadata of one wheel of a release, and those of others name others.
+_LOCAL = re.compile(r"(?<=\d)\+[\w.]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,12 @@ class OpenedSource:
     inventory: Inventory
     installation: Installation | None = None
     distributions: tuple[Distribution, ...] = ()
+
+    def to_install(self) -> OpenedSource:
+        """The same list as one that pip is to install; InputError for an environment or an image."""
+        if self.inventory.kind.has_files:
+            raise InputError("an environment is installed already", fix="pass a list, or omit --to-install")
+        return replace(self, inventory=replace(self.inventory, kind=SourceKind.REQUIREMENTS))
 
 
 def open_environment(interpreter: Path | None) -> OpenedSource:
@@ -115,11 +124,9 @@ def inspect_source(
             fix="npu-matrix advise shows which packages belong together",
         )
     cell = combination(matrix, axes, _others(inventory, matrix), inventory.where)
-    problems = [*_host_problems(axes), *_ranges(inventory, matrix)]
+    problems = _ranges(inventory, matrix)
     looked, left = [f"{len(inventory.packages)} packages"], [*refused, *inventory.unread]
-    request = _request(matrix, cell, inventory)
     if opened.distributions:
-        problems += requirement_problems(opened.distributions, request, ask_index=options.change)
         looked.append("requirements of all packages")
     if opened.installation is not None and options.files:
         found, seen, unseen = environment_problems(opened.installation, opened.distributions, options.patched)
@@ -128,14 +135,12 @@ def inspect_source(
         left.append("files and shared libraries (--no-files)")
     else:
         left.append("files and shared libraries: a list of versions has none")
-        stated = released_distributions(shipped_pack().pack, inventory, matrix)
-        problems += requirement_problems(stated, request, ask_index=options.change)
     try:
         entries = check_combinations(settings, [cell])[cell.id]
     except HarnessError as error:
         entries = ()
         left.append(f"resolve, npu-ops and api: {error.problems[0].what}")
-    problems += [*check_problems(entries, inventory), *known_problems(matrix, cell)]
+    problems += combination_problems(matrix, cell, opened, entries, ask_index=options.change)
     problems += _patches(settings, matrix, axes)
     looked += [f"check {name}" for name in answered(entries)]
     left += [*not_answered(entries), *(f"{a}: not known" for a in ("cann", "python") if a not in axes)]
@@ -148,6 +153,30 @@ def inspect_source(
         unanswered=tuple(not_answered(entries)) if entries else ("all checks",),
     ).sorted()
     return _with_change(settings, matrix, inspection, cell) if options.change else inspection
+
+
+def combination_problems(
+    matrix: Matrix, cell: Cell, opened: OpenedSource, entries: Sequence[CheckedEntry], *, ask_index: bool
+) -> list[Problem]:
+    """What is wrong with the versions: what packages require of each other, and what the checks found.
+
+    ask_index: whether an index is asked for releases that satisfy a requirement.
+    """
+    inventory = opened.inventory
+    stated = opened.distributions or released_distributions(shipped_pack().pack, inventory, matrix)
+    request, installed = _request(matrix, cell, inventory), inventory.kind.is_installed
+    axes = {normal_package(axis.package) for axis in matrix.axes.values() if axis.package}
+    movable = () if opened.distributions else axes
+    required = list(
+        requirement_problems(stated, request, ask_index=ask_index, movable=movable, installed=installed)
+    )
+    known = [(one.involved[0], one.involved[1]) for one in required if len(one.involved) == 2]
+    return [
+        *_host_problems(cell.axes),
+        *required,
+        *check_problems(entries, inventory, matrix, cell, known),
+        *known_problems(matrix, cell),
+    ]
 
 
 def _with_change(settings: Settings, matrix: Matrix, inspection: Inspection, cell: Cell) -> Inspection:
@@ -189,20 +218,22 @@ def _others(inventory: Inventory, matrix: Matrix) -> list[str]:
 def released_distributions(
     pack: SurfacePack | None, inventory: Inventory, matrix: Matrix
 ) -> list[Distribution]:
-    """The packages of a list. Those that are no axis require what their release in the pack does.
+    """The packages of a list, with what their releases in the pack require.
 
-    Only requirements of one release (`torchvision` of its `torch`) count, because such packages were built
-    for it; of the others a list does not tell what is yielded. What is not in the list is not missing.
+    Of packages that are no axis, only requirements of one release (`torchvision` of its `torch`) count,
+    because such packages were built for it; of the others a list does not tell what is yielded. Those of the
+    axes are compared if they are installed, otherwise by `resolve`. What the list lacks is not missing.
     """
     axes = {normal_package(axis.package) for axis in matrix.axes.values() if axis.package}
+    resolved = frozenset() if inventory.kind.is_installed else axes
     found = []
     for name, one in inventory.packages.items():
-        release = pack.release(name, public_version(one.version)) if pack and name not in axes else None
+        release = pack.release(name, public_version(one.version)) if pack and name not in resolved else None
         requires = tuple(
-            str(requirement)
+            _LOCAL.sub("", str(requirement))
             for requirement in (release.requirements if release else ())
             if normal_package(requirement.name) in inventory.packages
-            and str(requirement.specifier).startswith("==")
+            and (name in axes or str(requirement.specifier).startswith("=="))
         )
         found.append(Distribution(name=name, version=one.version, folder=Path(), requires=requires))
     return found

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from harness.compat.api.api_measurements import ApiMeasured
+from harness.compat.inspection.installed_requirements import is_near
 from harness.compat.inspection.stated_packages import Inventory
 from harness.compat.operators.operator_measurements import OperatorsMeasured
 from harness.compat.table_drift import find_drift
 from harness.matrix.cells.pins import normal_package
 from harness.matrix.model.cell import Cell
-from harness.matrix.model.constraints import ViolationKind
-from harness.matrix.model.environment_facets import ConstraintsFacet
+from harness.matrix.model.constraints import TableRequirement, ViolationKind
+from harness.matrix.model.environment_facets import ConstraintsFacet, ViolatedRule
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
-from harness.sources.packages.resolve_measurements import ResolveMeasured
+from harness.sources.packages.resolve_measurements import ResolveMeasured, ResolveProblem
 from harness.sources.packages.uv_errors import UvFailureKind
+from harness.workspace.inspection.file_problems import INSTALLED_OVER
 from harness.workspace.inspection.inspection_report import Problem, Stage
 from harness.workspace.inspection.stack_checks import CheckedEntry
 
@@ -23,8 +27,18 @@ _UNANSWERED = frozenset({Status.NOT_RUN, Status.ERROR, Status.INCONCLUSIVE, Stat
 _MOST_LATER = 5
 
 
-def check_problems(entries: Sequence[CheckedEntry], inventory: Inventory) -> Iterator[Problem]:
-    """The problems that the checks found."""
+#: A package, and one that it requires.
+Requiring = tuple[str, str]
+
+
+def check_problems(
+    entries: Sequence[CheckedEntry],
+    inventory: Inventory,
+    matrix: Matrix,
+    cell: Cell,
+    known: Collection[Requiring] = (),
+) -> Iterator[Problem]:
+    """The problems that the checks found. known: whose unsatisfied requirements were told before."""
     for entry in entries:
         if entry.task is None or entry.outcome is None or entry.judgement is None:
             continue
@@ -32,9 +46,13 @@ def check_problems(entries: Sequence[CheckedEntry], inventory: Inventory) -> Ite
             continue
         measured = entry.task.check.read(entry.outcome)
         if isinstance(measured, ConstraintsFacet):
-            yield from _constraints(measured)
+            yield from _constraints(measured, inventory, matrix, cell)
         elif isinstance(measured, ResolveMeasured):
-            yield from _resolution(measured, entry, inventory)
+            yield from _resolution(measured, inventory, known)
+            if not inventory.kind.is_installed:
+                yield from _refused_by_pip(measured)
+            if not inventory.kind.has_files:
+                yield from _archives(measured, entry)
         elif isinstance(measured, OperatorsMeasured):
             yield from _operators(measured)
         elif isinstance(measured, ApiMeasured):
@@ -58,9 +76,12 @@ def answered(entries: Sequence[CheckedEntry]) -> Iterator[str]:
             yield entry.check
 
 
-def _constraints(measured: ConstraintsFacet) -> Iterator[Problem]:
+def _constraints(
+    measured: ConstraintsFacet, inventory: Inventory, matrix: Matrix, cell: Cell
+) -> Iterator[Problem]:
     for rule in measured.violated:
-        is_open = rule.kind == ViolationKind.UNLISTED.value or bool(rule.override)
+        is_over = inventory.kind.is_installed and _is_beside(rule, matrix, cell)
+        is_open = rule.kind == ViolationKind.UNLISTED.value or bool(rule.override) or is_over
         stage = Stage.INSTALL if rule.kind == ViolationKind.REQUIREMENT.value else Stage.IMPORT
         permitted = f" Permitted: {rule.override}." if rule.override else ""
         yield Problem(
@@ -73,28 +94,97 @@ def _constraints(measured: ConstraintsFacet) -> Iterator[Problem]:
         )
 
 
-def _resolution(measured: ResolveMeasured, entry: CheckedEntry, inventory: Inventory) -> Iterator[Problem]:
+def _is_beside(rule: ViolatedRule, matrix: Matrix, cell: Cell) -> bool:
+    """Whether a requirement of a published table is violated by a release beside the one that it names."""
+    if rule.kind != ViolationKind.REQUIREMENT.value:
+        return False
+    versions = matrix.versions(cell.axes)
+    tables = (one for one in matrix.constraints[rule.rule].require if isinstance(one, TableRequirement))
+    violated = [one for one in tables if one.holds(versions) is False]
+    return bool(violated) and all(
+        any(
+            is_near(normal_package(matrix.axes[one.axis].package), str(listed), versions[one.axis].nominal)
+            for listed in one.allowed_for(versions)
+        )
+        for one in violated
+    )
+
+
+def _resolution(
+    measured: ResolveMeasured, inventory: Inventory, known: Collection[Requiring]
+) -> Iterator[Problem]:
     """Conflicts, and packages that no index has. What is installed already need not be on an index."""
     if measured.timed_out:
         return
     for problem in measured.problems:
         is_conflict = problem.kind is UvFailureKind.CONFLICT
-        if problem.undecided or (inventory.kind.has_files and not is_conflict):
+        fails, remark = not inventory.kind.is_installed, ""
+        if inventory.kind.has_files and not is_conflict:
             continue
-        fails = is_conflict or not inventory.kind.is_installed
+        if inventory.kind.is_installed:
+            if problem.undecided:
+                continue
+            violated = _violated(problem, inventory) if is_conflict else {}
+            if violated and violated.keys() <= set(known):
+                continue
+            fails = not all(violated.values()) and not inventory.kind.has_files
+            remark = "" if fails or not is_conflict else INSTALLED_OVER
         yield Problem(
             stage=Stage.INSTALL if fails else Stage.LATER,
-            fails=fails and not inventory.kind.has_files,
+            fails=fails,
             check="resolve",
-            text=problem.text,
+            text=f"{problem.text.rstrip('.')}{remark}" if remark else problem.text,
             involved=(*problem.contested, *problem.blamed, problem.subject),
             remedy=problem.remedy,
         )
+
+
+def _violated(problem: ResolveProblem, inventory: Inventory) -> dict[Requiring, bool]:
+    """The stated packages whose requirements stated versions do not satisfy -> whether these are near.
+
+    What else conflicts is about packages whose version the list does not state.
+    """
+    found = {}
+    for one in problem.dependencies:
+        stated = inventory.packages.get(one.needs)
+        if stated is None or one.package not in inventory.packages:
+            continue
+        try:
+            if not SpecifierSet(one.needed_versions).contains(stated.version, prereleases=True):
+                near = is_near(one.needs, one.needed_versions, stated.version)
+                found[one.package, one.needs] = near
+        except InvalidSpecifier:  # a range in words of uv
+            found[one.package, one.needs] = False
+    return found
+
+
+def _refused_by_pip(measured: ResolveMeasured) -> Iterator[Problem]:
+    """What the matrix solves with overrides and additional indexes, which pip does not know."""
+    for one in measured.hidden:
+        yield Problem(
+            stage=Stage.INSTALL,
+            fails=True,
+            check="resolve",
+            text=f"pip refuses to install these together: {one.of} {one.version} requires {one.requirement}, "
+            f"and the other packages {one.locked or 'another version'}",
+            source=one.source,
+            remedy=f"install {one.of} so that the requirement is not in force: {one.reason.rstrip('.')}",
+        )
+    if measured.indexes and measured.resolved:
+        yield Problem(
+            stage=Stage.INSTALL,
+            fails=True,
+            check="resolve",
+            text=f"the configured package indexes lack a package that {', '.join(measured.indexes)} has",
+            remedy=f"pip install --extra-index-url {measured.indexes[0]}",
+        )
+
+
+def _archives(measured: ResolveMeasured, entry: CheckedEntry) -> Iterator[Problem]:
     judgement = entry.judgement
     for text in (*measured.unusable, *measured.refusals):
-        if not inventory.kind.has_files:
-            remedy = judgement.remedies[0] if judgement and judgement.remedies else ""
-            yield Problem(stage=Stage.INSTALL, fails=True, check="resolve", text=text, remedy=remedy)
+        remedy = judgement.remedies[0] if judgement and judgement.remedies else ""
+        yield Problem(stage=Stage.INSTALL, fails=True, check="resolve", text=text, remedy=remedy)
 
 
 def _operators(measured: OperatorsMeasured) -> Iterator[Problem]:

@@ -80,8 +80,8 @@ def test_the_smallest_change_was_tried() -> None:
     found = json.loads(result.stdout)
     assert found["schema"] == {"name": "npu-matrix.inspection", "version": 1}
     assert found["compatible"] is False
-    problem = found["problems"][0]
-    assert (problem["stage"], problem["check"], problem["fails"]) == ("import", "constraints", True)
+    problem = next(one for one in found["problems"] if one["check"] == "constraints")
+    assert (problem["stage"], problem["fails"]) == ("import", True)
     assert len(problem["change"]["moves"]) == 1
     assert problem["change"]["passed"] == ["constraints", "api"]
 
@@ -123,3 +123,53 @@ def test_a_package_of_a_list_that_was_built_for_another_torch(torch: str, code: 
     result = inspect(text, "--with", "python=3.11", "--no-change")
     assert result.return_value == code, result.output
     assert ("torchvision 0.20.1 requires torch==2.5.1, but torch 2.4.0" in result.output) is bool(code)
+
+
+@pytest.mark.parametrize(
+    ("stated", "code", "words"),
+    [
+        (
+            "vllm-ascend==0.18.0\ntriton-ascend==3.2.1\n",
+            0,
+            "requires triton-ascend==3.2.0, but triton-ascend 3.2.1",
+        ),
+        (
+            "vllm-ascend==0.13.0\ntorch-npu==2.8.0\n",
+            0,
+            "requires torch-npu==2.8.0.post2, but torch-npu 2.8.0 is",
+        ),
+        (
+            "vllm-ascend==0.13.0\ntorch-npu==2.7.1\n",
+            1,
+            "requires torch-npu==2.8.0.post2, but torch-npu 2.7.1 is",
+        ),
+        ("vllm==0.6.3\ntorch==2.6.0\n", 1, "vllm 0.6.3 requires torch==2.4.0, but torch 2.6.0 is installed"),
+        (
+            "vllm==0.23.0\nvllm-ascend==0.23.0rc1\ntransformers==5.7.0\n",
+            1,
+            "requires transformers==5.5.4, but",
+        ),
+    ],
+)
+def test_what_is_installed_beside_the_required_release_does_not_fail(
+    stated: str, code: int, words: str
+) -> None:
+    result = inspect(stated, "--with", "python=3.11", "--no-change")
+    assert result.return_value == code, result.output
+    assert words in result.output
+    assert ("installed over it" in result.output) is (code == 0)
+
+
+def test_a_list_to_install_fails_beside_the_required_release() -> None:
+    stated = "vllm-ascend==0.13.0\ntorch-npu==2.8.0\n"
+    result = inspect(stated, "--with", "python=3.11", "--no-change", "--to-install")
+    assert result.return_value == 1, result.output
+    assert "published with torch_npu 2.8.0.post2, not 2.8.0" in result.output
+
+
+def test_an_environment_is_not_to_be_installed(tmp_path: Path) -> None:
+    info = tmp_path / "lib/python3.11/site-packages/lower-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lower\nVersion: 1.0\n")
+    found = CliRunner().invoke(app, ["inspect", str(tmp_path), "--to-install"], standalone_mode=False)
+    assert "installed already" in str(found.exception)

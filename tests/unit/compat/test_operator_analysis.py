@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_zip import write_zip
 
-from harness.compat.operators.operator_analysis import check_calls
+from harness.compat.operators.operator_analysis import (
+    TorchNpuApi,
+    check_calls,
+    find_misuses,
+    read_torch_npu_uses,
+)
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.operator_schema import (
     OperatorSchemas,
@@ -16,7 +21,9 @@ from harness.compat.surface.operator_schema import (
     read_operators,
     schema_changes,
 )
+from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.operator_calls import OperatorCall, find_operator_calls
+from harness.compat.uses.package_pairs import Package
 from harness.compat.uses.package_uses import find_uses
 from harness.errors import InputError
 from harness.sources.python_syntax import parse_source
@@ -191,3 +198,22 @@ def test_a_wheel_without_operator_signatures_is_an_input_error(tmp_path: Path) -
 @given(text=st.text(max_size=120))
 def test_any_source_can_be_read(text: str) -> None:
     calls_in(text)
+
+
+@pytest.mark.parametrize(("caller", "guarded"), [("", True), ("show(1)\n", False)])
+def test_a_name_that_torch_npu_lacks_in_a_function_that_nothing_calls(
+    tmp_path: Path, caller: str, guarded: bool
+) -> None:
+    files = {"torch_npu/npu/__init__.py": "def current_stream():\n    return 1\n"}
+    torch_npu = write_zip(tmp_path / "torch_npu.whl", files)
+    api = TorchNpuApi(
+        version="2.8.0",
+        operators=OperatorSchemas(schemas={}, unsigned=frozenset()),
+        surface=ApiSurface(torch_npu),
+    )
+    text = f"import torch_npu\n\n\ndef show(x):\n    torch_npu.npu._launch(x)\n\n\n{caller}"
+    file = write_zip(tmp_path / "package.whl", {"vllm_ascend/__init__.py": "", "vllm_ascend/utils.py": text})
+    consumer = Package(name="vllm-ascend", version="0.13.0", file=file)
+    uses = read_torch_npu_uses(consumer, AnalysisCache(folder=tmp_path / "cache", code="x"))
+    (misuse,) = find_misuses("vllm-ascend", uses, api)
+    assert misuse.guarded is guarded

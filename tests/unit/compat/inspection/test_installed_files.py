@@ -19,7 +19,11 @@ from harness.compat.inspection.environments import (
     interpreter_installation,
 )
 from harness.compat.inspection.file_faults import FaultKind, compare_files
-from harness.compat.inspection.installed_requirements import unsatisfied_requirements, wrong_platforms
+from harness.compat.inspection.installed_requirements import (
+    is_near,
+    unsatisfied_requirements,
+    wrong_platforms,
+)
 from harness.compat.inspection.library_faults import compare_libraries
 from harness.compat.inspection.stated_packages import SourceKind
 from harness.compat.resolve.resolve_request import ResolveRequest
@@ -169,6 +173,30 @@ def test_a_wrong_version_and_a_missing_package(tmp_path: Path) -> None:
         "upper 2.0 requires absent, but it is not installed",
         "upper 2.0 requires lower<2, but lower 2.1 is installed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("package", "specifier", "installed", "near"),
+    [
+        ("triton-ascend", "==3.2.0", "3.2.1", True),
+        ("triton-ascend", "==3.2.2", "3.2.1", True),
+        ("torch-npu", "==2.8.0.post2", "2.8.0", True),
+        ("torch-npu", "==2.8", "2.8.0.post1", True),
+        ("torch-npu", "==2.7.1", "2.7.0", False),
+        ("torch", "==2.7.1", "2.7.0", False),
+        ("torch", "==2.4.0", "2.6.0", False),
+        ("transformers", "==5.5.4", "5.7.0", False),
+        ("transformers", "==5.5.*", "5.6.0", False),
+        ("transformers", "<5", "5.0.0", False),
+        ("transformers", ">=4.57.1,==4.57.3", "4.57.0", False),
+        ("numpy", "!=1.26.1", "1.26.1", False),
+        ("numpy", "==1.26.1", "", False),
+        ("numpy", "==1!1.26.1", "1.26.1", False),
+        ("numpy", "", "1.26.1", False),
+    ],
+)
+def test_a_release_beside_the_required_one(package: str, specifier: str, installed: str, near: bool) -> None:
+    assert is_near(package, specifier, installed) is near
 
 
 def test_a_wheel_for_another_python(environment: Path) -> None:
