@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from harness.compat.inspection.environments import (
     interpreter_installation,
 )
 from harness.compat.inspection.image_archive import image_installation, read_image
+from harness.compat.inspection.newer_majors import newer_majors
 from harness.compat.inspection.package_lists import MAX_BYTES, read_list
 from harness.compat.inspection.stated_packages import Inventory, SourceKind, public_version
 from harness.compat.knowledge.pack_at_hand import shipped_pack
 from harness.compat.knowledge.surface_pack import SurfacePack
+from harness.compat.resolve.replaced_requirements import target_environment
 from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.devices.host.soc import driver_misfit
 from harness.errors import HarnessError, InputError, Location, NothingSelectedError
@@ -170,6 +172,7 @@ def combination_problems(
     required = list(
         requirement_problems(stated, request, ask_index=ask_index, movable=movable, installed=installed)
     )
+    required += _newer_majors(inventory, request)
     known = [(one.involved[0], one.involved[1]) for one in required if len(one.involved) == 2]
     return [
         *_host_problems(cell.axes),
@@ -177,6 +180,22 @@ def combination_problems(
         *check_problems(entries, inventory, matrix, cell, known),
         *known_problems(matrix, cell),
     ]
+
+
+def _newer_majors(inventory: Inventory, request: ResolveRequest) -> Iterator[Problem]:
+    pack = shipped_pack().pack
+    stated = {name: public_version(one.version) for name, one in inventory.packages.items()}
+    environment = target_environment(request.python, request.arch, host=request.host)
+    for one in newer_majors(pack, stated, environment) if pack else ():
+        yield Problem(
+            stage=Stage.FIRST_STEP,
+            fails=True,
+            check="requirements",
+            text=str(one),
+            source="dates of the releases on the package index",
+            involved=(one.package, one.needs),
+            remedy=f"install {one.needs} {one.newest}, or a later {one.package}",
+        )
 
 
 def _with_change(settings: Settings, matrix: Matrix, inspection: Inspection, cell: Cell) -> Inspection:

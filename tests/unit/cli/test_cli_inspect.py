@@ -173,3 +173,11 @@ def test_an_environment_is_not_to_be_installed(tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lower\nVersion: 1.0\n")
     found = CliRunner().invoke(app, ["inspect", str(tmp_path), "--to-install"], standalone_mode=False)
     assert "installed already" in str(found.exception)
+
+
+@pytest.mark.parametrize(("transformers", "code"), [("5.0.0", 1), ("4.57.1", 0)])
+def test_a_major_release_after_the_package_that_requires_it(transformers: str, code: int) -> None:
+    text = f"vllm==0.11.0\ntransformers=={transformers}\n"
+    result = inspect(text, "--with", "python=3.11", "--no-change")
+    assert result.return_value == code, result.output
+    assert ("did not exist when vllm 0.11.0 was published" in result.output) is bool(code)
