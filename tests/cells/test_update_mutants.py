@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -41,12 +42,16 @@ def sample(folder: Path) -> list[Mutant]:
     return firsts[:10]
 
 
-@pytest.mark.parametrize("number", range(10))
-def test_a_mutant_of_verl_turns_the_update_red(cell, tmp_path, number):
+def installed_verl(cell) -> Path:
     argv, variables = cell.command("harness.numerics.update.update_program", "--help")
     code = "import importlib.util as u; print(u.find_spec('verl').submodule_search_locations[0])"
     found = subprocess.run([argv[0], "-c", code], env=variables, capture_output=True, text=True, check=True)
-    original = Path(found.stdout.split()[-1])
+    return Path(found.stdout.split()[-1])
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_a_mutant_of_verl_turns_the_update_red(cell, tmp_path, number):
+    original = installed_verl(cell)
     mutant = sample(original)[number]
     overlay(original, tmp_path / "overlay", mutant)
 
@@ -55,3 +60,21 @@ def test_a_mutant_of_verl_turns_the_update_red(cell, tmp_path, number):
 
     assert judgement.status is Status.FAIL, (mutant.key, judgement.reasons)
     assert "On the CPU" in " ".join(judgement.reasons) or "raised" in " ".join(judgement.reasons)
+
+
+def test_a_micro_batch_left_on_the_host_turns_the_update_red(cell, tmp_path):
+    """On a CPU that changes nothing, so that the benchmark of mutants cannot try it."""
+    original = installed_verl(cell)
+    places = ("workers/actor/dp_actor.py", "workers/engine/fsdp/transformer_impl.py")
+    place = next(one for one in places if (original / one).is_file())
+    shutil.copytree(original, tmp_path / "overlay" / "verl")
+    copied = tmp_path / "overlay" / "verl" / place
+    changed = copied.read_text("utf-8").replace("micro_batch.to(get_device_id())", "micro_batch", 1)
+    assert changed != copied.read_text("utf-8")
+    copied.write_text(changed, "utf-8")
+
+    outcome = cell.execute("update", tmp_path, python_path=[tmp_path / "overlay"])
+    judgement = judge_outcome(cell.tasks["update"].check, outcome)
+
+    assert judgement.status is Status.FAIL
+    assert "same device" in " ".join(judgement.reasons)

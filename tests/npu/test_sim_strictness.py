@@ -20,6 +20,7 @@ import torch_npu  # noqa: E402 - needs the guards above
 
 from harness.devices.sim.operators.dispatch import make_kernel  # noqa: E402
 from harness.devices.sim.operators.schema_plan import plan_of  # noqa: E402
+from harness.devices.sim.refusals.check_server import Refused, Unknown, classified  # noqa: E402
 from harness.devices.sim.refusals.wheel_checks import SOCKET_VARIABLE, WheelChecks  # noqa: E402
 
 SIMULATION = overlay.installed()
@@ -60,6 +61,22 @@ def test_the_code_of_torch_npu_refuses(call: Any, message: str) -> None:
     for _time in range(2):
         with pytest.raises((RuntimeError, IndexError), match=re.compile(message, re.DOTALL)):
             call(X.to(NPU))
+
+
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        # op-plugin's GroupedMatmulKernelNpuOpApi.cpp has both: only the first one judges the argument.
+        (
+            "Use Tensor input with current cann version, The group type must be 0 or 2, but now is [1]",
+            Refused,
+        ),
+        ("group_list don't support Tensor input with current cann version. Please update cann", Unknown),
+        ("aclnnAdd failed, error code is 161002", Unknown),
+    ],
+)
+def test_a_message_about_cann_refuses_a_call_only_with_the_value_it_got(message: str, answer: type) -> None:
+    assert isinstance(classified(RuntimeError(message), was_read=False), answer)
 
 
 def test_in_place_and_host_arguments_are_verified_too() -> None:

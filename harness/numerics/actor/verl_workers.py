@@ -169,8 +169,9 @@ class LegacyActor:
     def __init__(self, model: Any, optimizer: Any, case: WorkerCase, device: str) -> None:
         config = import_module("verl.workers.config")
         actor_class = import_module(LEGACY).DataParallelPPOActor
-        # In older releases the worker around the actor moves batches to the device.
-        self.device = "" if "get_device_id" in getsource(actor_class.compute_log_prob) else device
+        # From 0.6.0 on the actor moves micro-batches to the device, in older releases the worker around it
+        # moves batches. By the whole module: a patch may remove it from one of the two methods.
+        self.device = "" if "get_device_id" in getsource(import_module(LEGACY)) else device
         if case.compute == "float32" and "dtype" not in config.FSDPEngineConfig.__dataclass_fields__:
             # Up to 0.6.0 the actor always computes in bfloat16.
             _without_autocast(model, device)

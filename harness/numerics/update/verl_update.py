@@ -141,17 +141,18 @@ class _Run:
         self._watch_input(worker, model)
         self._locate(worker)
         advantages, mask, weights = self._trainer_step(worker)
+        # Batches reach a worker from the trainer's process, on the host.
         tokens = {
-            "input_ids": self._tensor(self.inputs.input_ids),
-            "attention_mask": self._tensor(self.inputs.attention_mask),
-            "position_ids": self._tensor(self.inputs.position_ids),
-            "response_mask": mask,
+            "input_ids": self._on_host(self.inputs.input_ids),
+            "attention_mask": self._on_host(self.inputs.attention_mask),
+            "position_ids": self._on_host(self.inputs.position_ids),
+            "response_mask": _from_device(mask),
         }
         with ExitStack() as inner:
             inner.enter_context(self._other_ranks())
             targets = {
-                "old_log_probs": self._tensor(self.inputs.old_log_probs),
-                "advantages": advantages,
+                "old_log_probs": self._on_host(self.inputs.old_log_probs),
+                "advantages": _from_device(advantages),
             }
             with self._graphs_are_noted(model):
                 log_probs, entropy = worker.log_probs(dict(tokens))
@@ -159,9 +160,9 @@ class _Run:
                 recorder.note("entropy", entropy)
                 if case.has_reference_policy:
                     recorder.note("reference_log_prob", worker.reference_log_probs(dict(tokens)))
-                    targets["ref_log_prob"] = self._tensor(self.inputs.ref_log_prob)
+                    targets["ref_log_prob"] = self._on_host(self.inputs.ref_log_prob)
             if case.weights:
-                targets["rollout_is_weights"] = weights
+                targets["rollout_is_weights"] = _from_device(weights)
             if case.autocast:
                 self._note_autocast(dict(tokens))
             self._watch(inner, model, optimizer)
@@ -285,10 +286,12 @@ class _Run:
         for name, is_precise in precise.items() if converts else ():
             self.recorder.note(f"precision of {name}", np.int64(is_precise))
 
-    def _tensor(self, array: Any) -> Any:
+    def _on_host(self, array: Any) -> Any:
         tensor = self.torch.from_numpy(np.ascontiguousarray(array))
-        tensor = tensor.to(self.torch.float32) if tensor.dtype.is_floating_point else tensor
-        return tensor.to(self.device)
+        return tensor.to(self.torch.float32) if tensor.dtype.is_floating_point else tensor
+
+    def _tensor(self, array: Any) -> Any:
+        return self._on_host(array).to(self.device)
 
     def _trainer_step(self, worker: Any) -> tuple[Any, Any, Any]:
         """Advantages, response mask and rollout weights, as the trainer computes them."""
@@ -704,3 +707,8 @@ def build_model(torch: Any, parameters: Any, device: str) -> Any:
             return SimpleNamespace(logits=hidden @ self.head.T)
 
     return Tiny().to(device)
+
+
+def _from_device(values: Any) -> Any:
+    """Tensors on the host. Other values, which only faulty code returns, are left to the worker to refuse."""
+    return values.cpu() if hasattr(values, "cpu") else values
