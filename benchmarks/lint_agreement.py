@@ -37,6 +37,7 @@ from harness.workspace.downloads import run_quietly
 REPOSITORIES = ("verl-project/verl", "volcengine/verl")
 RECIPES = "verl-project/verl-recipe"
 PLUGIN = "Ascend/MindSpeed-RL"
+ASCEND = "vllm-project/vllm-ascend"
 # Each tag of verl, and the commit of RECIPES that is its submodule `recipe`; v0.6.1 has its recipes itself.
 TAGS = {
     "v0.6.1": "",
@@ -281,6 +282,16 @@ def verl_repository() -> Repository:
             "no mirror has verl 0.9.0", "set NPU_MATRIX_MIRRORS to a folder with a clone of verl"
         )
     return verl
+
+
+def ascend_repository() -> Repository:
+    """The clone of vllm-ascend; CannotRunError without one."""
+    found = find_clone(mirror_folders(), ASCEND)
+    if found is None:
+        raise CannotRunError(
+            "no mirror has vllm-ascend", "set NPU_MATRIX_MIRRORS to a folder with a clone of vllm-ascend"
+        )
+    return found
 
 
 def checkouts() -> Iterator[tuple[str, Tree]]:

@@ -68,7 +68,8 @@ def command(
     """Find settings in a launch script that fail, have no effect, or change the objective, each with a fix.
 
     Hydra composes the configuration of that verl (a release, or a commit that a mirror has) with the
-    overrides, and verl's own program is followed with it, without running anything. With --cell and with
+    overrides, and verl's own program is followed with it, without running anything; so are the checks of the
+    vllm-ascend that is given. With --cell and with
     `--verl profile`, that verl has the patches of the matrix. Of a folder, every *.sh
     file that starts a training job is read, and with --diff only those that the change modified. --fix
     changes only words that are written out in a script, if one correction is plausible and lint finds nothing
@@ -155,7 +156,7 @@ def _request(
     """
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
-    from harness.workspace.linting.given_versions import lint_versions, tree_of_verl
+    from harness.workspace.linting.given_versions import lint_versions, tree_of_engine, tree_of_verl
     from harness.workspace.linting.lint_request import LintRequest
 
     # What reads the matrix imports every check, which takes longer than the lint of a script.
@@ -185,7 +186,10 @@ def _request(
                 f"{len(found.applied) + len(found.others)} patches for it, which do not apply: {names}",
                 err=True,
             )
-    return LintRequest(paths=paths, versions=used, verl=tree, cache=settings.cache)
+    engine, absent = tree_of_engine(used, releases) if tree is not None else (None, "")
+    if absent:
+        click.echo(f"warning: the checks of vllm-ascend itself are not followed: {absent}", err=True)
+    return LintRequest(paths=paths, versions=used, verl=tree, cache=settings.cache, engine=engine)
 
 
 def _print(result: LintResult, output: str, requests: Sequence[LintRequest] = ()) -> None:

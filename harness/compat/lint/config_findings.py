@@ -133,7 +133,7 @@ def config_findings(
     told_at = {(one.line, one.column) for one in unregistered}
     stops = [
         one
-        for one in program_findings(job, configuration, program, composition)
+        for one in program_findings(job, configuration, program, composition, versions)
         if isinstance(one, UndecidedRule) or (one.line, one.column) not in told_at
     ]
     yield from stops

@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING
 import yaml
 
 from harness.compat.lint.compared_texts import ComparedTexts, compared_texts
-from harness.compat.lint.module_files import ModuleFiles
+from harness.compat.lint.module_files import ModuleSources
 from harness.compat.lint.shell.values import ScriptValue
-from harness.digest import digest_bytes, digest_json
 from harness.errors import InputError, Location
-from harness.sources.python_syntax import parse_source
 from harness.sources.tree import Tree, path_problem
 
 if TYPE_CHECKING:
@@ -112,17 +110,18 @@ class VerlConfiguration:
     """The configuration files of one verl, in a temporary folder. Use it as a context manager.
 
     cache: the cache folder, in which results that rest on this verl alone and a configuration can be stored.
+    engine: the files of the vllm-ascend of its jobs, if they are at hand.
     """
 
-    def __init__(self, tree: Tree, cache: Path | None = None) -> None:
+    def __init__(self, tree: Tree, cache: Path | None = None, engine: Tree | None = None) -> None:
         self._tree = tree
         self.cache = cache
-        self._paths = frozenset(tree.paths())
-        self.module_files = ModuleFiles(self._paths)
+        self.modules = ModuleSources(tree)
+        self.engine = ModuleSources(engine) if engine is not None else None
+        self._paths = self.modules.files.paths
         self._folder: Path | None = None
         self._defaults: dict[Program, Composition] = {}
         self._with_choices: dict[tuple[Program, str], Composition] = {}
-        self._trees: dict[str, ast.Module | None] = {}
         self._fields: dict[str, Mapping[str, str]] = {}
         self._fields_of_name: dict[str, Sequence[str]] = {}
         self._loader: ConfigLoader | None = None
@@ -135,16 +134,7 @@ class VerlConfiguration:
 
     def syntax_tree(self, path: str) -> ast.Module | None:
         """The syntax tree of a file; None if it cannot be parsed."""
-        if path not in self._trees:
-            self._trees[path] = parse_source(self._tree.read(path))
-        return self._trees[path]
-
-    @functools.cached_property
-    def sources_digest(self) -> str:
-        """A digest of the names of all files and of the content of the Python files."""
-        names = sorted(self._paths)
-        contents = [digest_bytes(self._tree.read(name)) for name in names if name.endswith(".py")]
-        return digest_json([names, contents])
+        return self.modules.syntax_tree(path)
 
     @functools.cached_property
     def compared_texts(self) -> ComparedTexts:

@@ -10,6 +10,7 @@ from typing import Any
 from harness.check import TaskContext
 from harness.compat.lint.cell_patches import with_cell_patches
 from harness.compat.lint.config_findings import compose_job, config_findings
+from harness.compat.lint.engine_findings import ENGINE_PACKAGE
 from harness.compat.lint.environment_findings import environment_findings
 from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings, parsed_value
@@ -239,6 +240,19 @@ def verl_tree(
     return open_archive(wheel), archive
 
 
+def engine_tree(
+    versions: Mapping[str, str], releases: ReleaseFetcher
+) -> tuple[Tree, ReleaseArchive | None] | None:
+    """The files of the vllm-ascend in `versions`, whose own checks are followed.
+
+    None without a version, and for a release or commit that is not to be had: its checks are then not
+    followed. InfrastructureError if the package index cannot be reached.
+    """
+    version, _, commit = versions.get("vllm_ascend", "").partition("@")
+    found = releases.find(ENGINE_PACKAGE, version, commit) if version else None
+    return (open_archive(found.file), found.archive) if found else None
+
+
 def _commit(versions: Mapping[str, str]) -> str:
     """The commit of verl, or "" for a release."""
     return versions.get("verl", "").partition("@")[2]
@@ -260,10 +274,12 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
     unread = unread_patches(patches)
     verl = _published_verl(versions, releases) if job.is_verl and unread is None else None
     patched = with_cell_patches(verl[0], patches, ctx.root) if verl else None
+    engine = engine_tree(versions, releases) if patched else None
     if patched is None:
         result = lint_job(job, versions)
     else:
-        with VerlConfiguration(patched.tree, ctx.cache).unpacked() as configuration:
+        files = engine[0] if engine else None
+        with VerlConfiguration(patched.tree, ctx.cache, files).unpacked() as configuration:
             result = lint_job(job, versions, configuration=configuration)
     for finding in result.findings:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")
@@ -274,7 +290,7 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
             findings=result.findings,
             undecided=result.undecided,
             notes=result.notes,
-            archives_read=(verl[1],) if verl and verl[1] else (),
+            archives_read=tuple(read[1] for read in (verl, engine) if read and read[1]),
             absent_commits=tuple(filter(None, [unread.commit if unread else _commit(versions)]))
             if job.is_verl and verl is None
             else (),

@@ -35,21 +35,30 @@ def lint_script(
 
 
 def lint_file(
-    path: Path, versions: Mapping[str, str], verl: Tree | None = None, cache: Path | None = None
+    path: Path,
+    versions: Mapping[str, str],
+    verl: Tree | None = None,
+    cache: Path | None = None,
+    engine: Tree | None = None,
 ) -> LintResult:
     """Lint a launch script. InputError when it cannot be read, starts no job, or a version is not valid.
 
-    verl: the files of this verl, from its wheel or commit. cache: as in `VerlConfiguration`.
+    verl: the files of this verl, from its wheel or commit. cache, engine: as in `VerlConfiguration`.
     """
     script = read_script(path)
     if verl is None:
         return lint_script(script, versions)
-    with VerlConfiguration(with_own_programs(verl, [(path, script)]), cache).unpacked() as configuration:
+    tree = with_own_programs(verl, [(path, script)])
+    with VerlConfiguration(tree, cache, engine).unpacked() as configuration:
         return lint_script(script, versions, configuration)
 
 
 def lint_folder(
-    folder: Path, versions: Mapping[str, str], verl: Tree | None = None, cache: Path | None = None
+    folder: Path,
+    versions: Mapping[str, str],
+    verl: Tree | None = None,
+    cache: Path | None = None,
+    engine: Tree | None = None,
 ) -> LintResult:
     """Lint every `*.sh` file of a folder that starts a training job; those that cannot be read are noted.
 
@@ -63,7 +72,7 @@ def lint_folder(
             why="no `*.sh` file runs a Python module or file with `key=value` overrides",
             fix="pass a folder with launch scripts, or one script",
         )
-    return _lint_scripts(scripts, notes, versions, verl, cache)
+    return _lint_scripts(scripts, notes, versions, verl, cache, engine)
 
 
 def lint_paths(
@@ -73,13 +82,14 @@ def lint_paths(
     *,
     skip_others: bool,
     cache: Path | None = None,
+    engine: Tree | None = None,
 ) -> LintResult:
     """Lint several scripts and folders. InputError as for one.
 
     skip_others: leave out what starts no training job, and note what cannot be read, as in a folder.
     """
     if len(paths) == 1 and not skip_others:
-        return (lint_folder if paths[0].is_dir() else lint_file)(paths[0], versions, verl, cache)
+        return (lint_folder if paths[0].is_dir() else lint_file)(paths[0], versions, verl, cache, engine)
     scripts: list[tuple[Path, LaunchScript]] = []
     notes: list[ScriptNote] = []
     for path in paths:
@@ -89,7 +99,7 @@ def lint_paths(
             notes += unread
         else:
             scripts.append((path, read_script(path)))
-    return _lint_scripts(scripts, notes, versions, verl, cache)
+    return _lint_scripts(scripts, notes, versions, verl, cache, engine)
 
 
 def _lint_scripts(
@@ -98,9 +108,11 @@ def _lint_scripts(
     versions: Mapping[str, str],
     verl: Tree | None,
     cache: Path | None,
+    engine: Tree | None,
 ) -> LintResult:
     tree = with_own_programs(verl, scripts) if verl else None
-    with nullcontext() if tree is None else VerlConfiguration(tree, cache).unpacked() as configuration:
+    known = VerlConfiguration(tree, cache, engine) if tree is not None else None
+    with known.unpacked() if known is not None else nullcontext() as configuration:
         results = _ScriptSet(scripts, versions, configuration).results()
     return LintResult(
         findings=sorted_findings([finding for result in results for finding in result.findings]),

@@ -6,14 +6,20 @@ import ast
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.code_graph.stored_facts import code_digest
+from harness.compat.knowledge.pack_at_hand import shipped_pack
+from harness.compat.lint.dry_run.followed_engine import follow_engine
 from harness.compat.lint.dry_run.program_modules import MISSING_MODULE
-from harness.compat.lint.dry_run.program_values import ProgramError, Unknown, Value
+from harness.compat.lint.dry_run.program_values import Entries, ProgramError, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
+from harness.compat.lint.engine_findings import engine_check_findings
+from harness.compat.lint.engine_shape import engine_shape
+from harness.compat.lint.engine_variables import vllm_version
 from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, SettingChange, UndecidedRule
@@ -34,16 +40,23 @@ SWITCHES, MAX_SWITCHES = ("enable", "enabled"), 3
 
 
 def program_findings(
-    job: JobSettings, configuration: VerlConfiguration, program: Program, composition: Composition
+    job: JobSettings,
+    configuration: VerlConfiguration,
+    program: Program,
+    composition: Composition,
+    versions: Mapping[str, str],
 ) -> Iterator[LintFinding | UndecidedRule]:
-    """The checks of verl that fail, and the unknown values on which others depend.
+    """The checks of verl and vllm-ascend that fail, and the unknown values on which others depend.
+
+    versions: axis -> version; the checks of vllm-ascend are those of its release with the vLLM of the job.
 
     Nothing is found if overrides were not read: what verl gets is then not known. If Hydra refuses some, only
     modules are found that the program imports and this verl lacks: no other override mends that.
     """
     if composition.problem or composition.incomplete or job.has_unread_arguments:
         return
-    checks = _followed(job, configuration, program, composition.values)
+    followed = _Followed(job, configuration, program, vllm_version(versions))
+    checks = followed.checks(composition.values)
     for error in _distinct(checks):
         if not composition.refused or error.type == MISSING_MODULE:
             yield _finding(error, job, configuration, composition)
@@ -52,34 +65,58 @@ def program_findings(
     unknown = sorted({name for check in checks.open for name in check.sources if name})
     if unknown:
         yield UndecidedRule(rule=PROGRAM_RULE, unknown=tuple(unknown), recipe=job.name)
-    yield from _switched_off(job, configuration, program, composition, checks.read)
+    yield from engine_check_findings(checks.engine, job, composition, versions.get("vllm_ascend", ""))
+    yield from _switched_off(followed, composition, checks.read)
 
 
-def _followed(
-    job: JobSettings, configuration: VerlConfiguration, program: Program, values: Mapping[str, ConfigValue]
-) -> ProgramChecks:
-    """The checks of the program with a configuration; stored ones, if it was followed with it before."""
-    model = _model(job)
-    surroundings = Surroundings(
-        device=job.device, variables=_variables(job), model=model, world_size=job.processes
-    )
+@dataclass(frozen=True)
+class _Followed:
+    """The program of a job. vllm: the release of vLLM, "" if it is not known."""
 
-    def follow() -> ProgramChecks:
-        return follow_program(
-            program.module, values, configuration.module_files, configuration.syntax_tree, surroundings
-        )
+    job: JobSettings
+    configuration: VerlConfiguration
+    program: Program
+    vllm: str
 
-    if configuration.cache is None:
-        return follow()
-    variables = {name: ["", one.unknown] if one.unknown else [one.text] for name, one in job.env.items()}
-    try:
-        given = digest_json([values, job.device, variables, model, job.processes])
-    except ValueError:
-        # Infinity is no JSON.
-        return follow()
-    cache = AnalysisCache(folder=configuration.cache / "lint", code=_walk_code(configuration.cache))
-    inputs = [configuration.sources_digest, program.module, given]
-    return cache.get("followed program", inputs, ProgramChecks, follow)
+    def checks(self, values: Mapping[str, ConfigValue]) -> ProgramChecks:
+        """The checks with a configuration; stored ones, if the program was followed with it before."""
+        job, configuration = self.job, self.configuration
+        model, variables = _model(job), _variables(job)
+
+        def surroundings() -> Surroundings:
+            return Surroundings(device=job.device, variables=variables, model=model, world_size=job.processes)
+
+        def follow_ascend(arguments: Entries) -> tuple[ProgramError, ...]:
+            shape = engine_shape(self.vllm) if configuration.engine is not None else None
+            if configuration.engine is None or shape is None:
+                return ()
+            return follow_engine(arguments, shape, configuration.engine, surroundings())
+
+        def follow() -> ProgramChecks:
+            modules = configuration.modules
+            return follow_program(
+                self.program.module,
+                values,
+                modules.files,
+                modules.syntax_tree,
+                surroundings(),
+                follow_ascend,
+            )
+
+        if configuration.cache is None:
+            return follow()
+        stated = {name: ["", one.unknown] if one.unknown else [one.text] for name, one in job.env.items()}
+        engine = []
+        if configuration.engine is not None:
+            engine = [configuration.engine.digest, self.vllm, shipped_pack().shipped_digest]
+        try:
+            given = digest_json([values, job.device, stated, model, job.processes, engine])
+        except ValueError:
+            # Infinity is no JSON.
+            return follow()
+        cache = AnalysisCache(folder=configuration.cache / "lint", code=_walk_code(configuration.cache))
+        inputs = [configuration.modules.digest, self.program.module, given]
+        return cache.get("followed program", inputs, ProgramChecks, follow)
 
 
 @functools.cache
@@ -89,17 +126,14 @@ def _walk_code(cache: Path) -> str:
 
 
 def _switched_off(
-    job: JobSettings,
-    configuration: VerlConfiguration,
-    program: Program,
-    composition: Composition,
-    read: frozenset[str],
+    followed: _Followed, composition: Composition, read: frozenset[str]
 ) -> Iterator[LintFinding]:
     """Settings that verl reads only if a switch of their section is on, which is off by default.
 
     verl's program is followed with the switch off and on: a setting that is read with it alone does nothing.
     """
-    plain = configuration.defaults(program)
+    job, configuration = followed.job, followed.configuration
+    plain = configuration.defaults(followed.program)
     by_switch: dict[str, list[str]] = {}
     for key in job.overrides:
         switch = _switch(key, plain, composition)
@@ -108,9 +142,7 @@ def _switched_off(
     for switch, keys in list(by_switch.items())[:MAX_SWITCHES]:
         if switch not in read or all(_is_read(key, read) for key in keys):
             continue
-        read_with = _followed(
-            job, configuration, program, _with_true(composition.values, switch.split("."))
-        ).read
+        read_with = followed.checks(_with_true(composition.values, switch.split("."))).read
         for key in keys:
             if not _is_read(key, read) and _is_read(key, read_with):
                 yield LintFinding.at(

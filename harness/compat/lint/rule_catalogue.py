@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.compat.lint.config_findings import PROGRAM_MISSING, TYPE_RULE
+from harness.compat.lint.engine_findings import ENGINE_RULE
 from harness.compat.lint.engine_options import ENGINE_OPTION_RULE
 from harness.compat.lint.environment_findings import (
     ENV_LOST_RULE,
@@ -26,6 +27,7 @@ from harness.compat.lint.unread_settings import UNREAD_RULE
 from harness.errors import InputError
 
 _ACTOR = "actor_rollout_ref.actor"
+_ENGINE = "actor_rollout_ref.rollout.engine_kwargs.vllm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,19 @@ CODE_RULES = (
         verified="code",
         wrong=("data.train_batch_size=64", f"{_ACTOR}.ppo_mini_batch_size=128"),
         right=("data.train_batch_size=128", f"{_ACTOR}.ppo_mini_batch_size=128"),
+    ),
+    RuleExplanation(
+        id=ENGINE_RULE,
+        severity="error",
+        summary="a check of vllm-ascend fails with the arguments that verl gives vLLM",
+        why="verl's program is followed to where it starts vLLM, and from there the check of vllm-ascend's "
+        "platform with these arguments and with the variables that the script sets; the finding has the "
+        "message, file and line of the error that this release of vllm-ascend raises",
+        fix="change one of the settings that the finding names",
+        source="the line of vllm-ascend that the finding names",
+        verified="code",
+        wrong=(f"+{_ENGINE}.additional_config.eplb_config.eplb_policy_type=5",),
+        right=(f"+{_ENGINE}.additional_config.eplb_config.eplb_policy_type=2",),
     ),
     RuleExplanation(
         id=MISSING_VALUE_RULE,

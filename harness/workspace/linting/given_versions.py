@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.compat.lint.lint_check import verl_tree
+from harness.compat.lint.lint_check import engine_tree, verl_tree
 from harness.errors import InfrastructureError, InputError
 from harness.matrix.model.versions import Version
 from harness.settings import Settings
@@ -65,6 +65,17 @@ def tree_of_verl(versions: Mapping[str, str], releases: ReleaseFetcher) -> Tree 
         releases.require("verl", versions["verl"])
         raise
     return found[0] if found else None
+
+
+def tree_of_engine(versions: Mapping[str, str], releases: ReleaseFetcher) -> tuple[Tree | None, str]:
+    """The files of the vllm-ascend in `versions`, None if there are none; and why, if it was given."""
+    try:
+        found = engine_tree(versions, releases)
+    except (InputError, InfrastructureError) as error:
+        return None, str(error)
+    if found is None and versions.get("vllm_ascend"):
+        return None, f"no archive of vllm-ascend {versions['vllm_ascend']} is available"
+    return (found[0] if found else None), ""
 
 
 def _require_cann(settings: Settings, given: str) -> None:

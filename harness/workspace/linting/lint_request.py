@@ -30,6 +30,7 @@ from harness.sources.tree import Tree
 class LintRequest:
     """Scripts and folders to lint. verl: the files of the verl in `versions`, None if it is not given.
 
+    engine: the files of the vllm-ascend in `versions`, None if they are not at hand.
     skip_others: leave out scripts that start no training job, instead of an error. cache: the cache folder.
     """
 
@@ -38,11 +39,17 @@ class LintRequest:
     verl: Tree | None
     skip_others: bool = False
     cache: Path | None = None
+    engine: Tree | None = None
 
     def result(self) -> LintResult:
         """The findings of the scripts as they are now. InputError as for `lint_paths`."""
         return lint_paths(
-            self.paths, self.versions, self.verl, skip_others=self.skip_others, cache=self.cache
+            self.paths,
+            self.versions,
+            self.verl,
+            skip_others=self.skip_others,
+            cache=self.cache,
+            engine=self.engine,
         )
 
     def result_at(self, base: str) -> LintResult:
@@ -86,7 +93,9 @@ class LintRequest:
         scripts = [(file, script_of(data, file)) for file, data in read]
         tree = with_own_programs(self.verl, scripts) if self.verl and scripts else None
         with (
-            nullcontext() if tree is None else VerlConfiguration(tree, self.cache).unpacked() as configuration
+            nullcontext()
+            if tree is None
+            else VerlConfiguration(tree, self.cache, self.engine).unpacked() as configuration
         ):
 
             def lint(file: Path, script: bytes) -> LintResult:

@@ -254,6 +254,7 @@ READERS: dict[str, Probe | str] = {
     "sources/packages/uv_config.py:_read": HOST,
     "sources/packages/wheel_variants.py:read_variants": ANSWER,
     "verdict/triage/catalogue.py:_read": WRITTEN_BY_USERS,
+    "compat/lint/dry_run/followed_engine.py:_mapping": WRITTEN_BY_USERS,
     "compat/lint/script_facts.py:_ray_cards": WRITTEN_BY_USERS,
     "verdict/triage/code_tables.py:_yaml": SHIPPED,
     "verdict/triage/log_record.py:_fields": WRITTEN_BY_USERS,

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from harness.compat.lint.dry_run.parallel_layout import Mesh
 from harness.compat.lint.dry_run.program_values import (
     MAX_SIZE,
+    NO_KEYS,
     OPTIONAL,
     UNKNOWN,
     Actor,
     Bound,
     Class,
     Config,
+    Entries,
     Function,
     Instance,
     Lazy,
@@ -69,7 +71,7 @@ class Access:
                     self._run.expressions.value(target.value, scope),
                     self._run.expressions.value(target.slice, scope),
                 )
-                self._set_item(container, index, value)
+                self._set_item(container, index, value, keys)
 
     def _unpack(self, targets: Sequence[ast.expr], value: Value, keys: frozenset[str], scope: Scope) -> None:
         items = self.items(value)
@@ -104,7 +106,7 @@ class Access:
         holder.attributes[name] = value
         holder.keys[name] = keys
 
-    def _set_item(self, container: Value, index: Value, value: Value) -> None:
+    def _set_item(self, container: Value, index: Value, value: Value, keys: frozenset[str]) -> None:
         if isinstance(container, (dict, list)):
             self._run.journal.touch(container)
         if isinstance(container, dict):
@@ -113,6 +115,8 @@ class Access:
                     container[name] = unknown_from(index, value)
             if is_key(index):
                 container[index] = value
+                if isinstance(container, Entries):
+                    container.behind[index] = keys
         elif isinstance(container, list):
             if isinstance(index, int) and -len(container) <= index < len(container):
                 container[index] = value
@@ -166,6 +170,9 @@ class Access:
         scope = self._run.modules.module(module.path)
         if name in scope.variables:
             return self._run.modules.resolve(scope.variables[name])
+        computed = scope.variables.get("__getattr__")
+        if isinstance(computed, Function):
+            return self._run.calls.function(computed, [name], {}, computed.node, scope)
         folder = module.path.removesuffix("/__init__.py").replace("/", ".")
         inner = self._run.modules.path_of(f"{folder}.{name}")
         return Lazy(path=inner) if inner else UNKNOWN
@@ -203,6 +210,8 @@ class Access:
             return UNKNOWN
         if not isinstance(container, (dict, list, tuple, str, range)):
             return UNKNOWN
+        if isinstance(container, Entries):
+            self._run.trace |= container.behind.get(index, NO_KEYS)
         try:
             return self._run.modules.resolve(_entry(container, index))
         except (KeyError, IndexError) as error:

@@ -14,6 +14,7 @@ from harness.compat.lint.dry_run.program_values import (
     Actor,
     Bound,
     Class,
+    Entries,
     FieldDefault,
     Function,
     Instance,
@@ -23,6 +24,7 @@ from harness.compat.lint.dry_run.program_values import (
     Super,
     Unknown,
     Value,
+    named_keys,
     remote,
     signature,
     unknown_from,
@@ -34,9 +36,14 @@ if TYPE_CHECKING:
     from harness.compat.lint.dry_run.program_walk import ProgramWalk
 
 MAX_DEPTH = 45
+#: Classes of vLLM that take the options of its engine by name.
+STARTS_ENGINE = tuple(
+    f"vllm.{name}" for name in ("LLM", "AsyncEngineArgs", "EngineArgs", "engine.arg_utils.AsyncEngineArgs")
+)
 Named = dict[str, Value]
 ArgumentKeys = Mapping[int | str, frozenset[str]]
 NO_KEYS: ArgumentKeys = {}
+NOTHING_READ: frozenset[str] = frozenset()
 Keys = Mapping[str, frozenset[str]]
 
 
@@ -137,6 +144,8 @@ class Calls:
         """Call a value with arguments. keys: the configuration keys behind them, by position or name."""
         callee = self._run.modules.resolve(callee)
         if type(callee) is Unknown:
+            if callee.name in STARTS_ENGINE and isinstance(node, ast.Call):
+                self._run.start_engine(_written_arguments(node, named, keys))
             return self._run.libraries.call(callee, positional, named, node, scope)
         match callee:
             case Bound():
@@ -360,6 +369,9 @@ class Calls:
                 return self._run.builtins.method(dict(holder.attributes), name)
             message = f"'{holder.type.name}' object has no attribute '{name}'"
             raise self._run.error("AttributeError", message, node, scope)
+        found, computed = holder.type.attribute("__getattr__")
+        if found and isinstance(computed, Function) and not name.startswith("__"):
+            return self.function(computed, [holder, name], {}, node, scope)
         return UNKNOWN
 
     def _class_member(self, holder: Class, name: str) -> Value:
@@ -491,3 +503,13 @@ def _by_name(keys: ArgumentKeys, names: Sequence[str]) -> dict[str, frozenset[st
         elif 0 <= key < len(names):
             found[names[key]] = read
     return found
+
+
+def _written_arguments(node: ast.Call, named: Named, keys: ArgumentKeys) -> Entries:
+    """The named arguments of a call, with the configuration keys that each of them names."""
+    entries = Entries()
+    nodes = {one.arg: one.value for one in node.keywords}
+    for name, value in named.items():
+        read = keys.get(name, NOTHING_READ)
+        entries.spread({name: value}, named_keys(read, nodes[name]) if name in nodes else read)
+    return entries

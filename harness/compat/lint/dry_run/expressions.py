@@ -11,6 +11,7 @@ from harness.compat.lint.dry_run.program_values import (
     OPTIONAL,
     UNKNOWN,
     Class,
+    Entries,
     Instance,
     Lazy,
     ProgramError,
@@ -19,6 +20,7 @@ from harness.compat.lint.dry_run.program_values import (
     Value,
     is_key,
     is_optional,
+    named_keys,
     shown,
     sources_of,
     unknown_from,
@@ -212,18 +214,21 @@ class Expressions:
         return found
 
     def _dict(self, node: ast.Dict, scope: Scope) -> Value:
-        found: dict[Value, Value] = {}
+        found = Entries()
         for key_node, value_node in zip(node.keys, node.values, strict=True):
-            value = self.value(value_node, scope)
+            with self._run.traced() as read:
+                value = self.value(value_node, scope)
             if key_node is None:
                 if not isinstance(value, dict):
                     return unknown_from(value)
-                found |= value
+                found.spread(value, frozenset(read))
                 continue
             key = self.value(key_node, scope)
             if not is_key(key):
                 return UNKNOWN
             found[key] = value
+            if read:
+                found.behind[key] = named_keys(read, value_node)
         return found
 
     def _comprehension(

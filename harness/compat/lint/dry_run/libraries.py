@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import json
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from harness.compat.lint.dry_run.program_walk import ProgramWalk
 
 Named = dict[str, Value]
+#: The start of what stands for an environment variable among configuration keys.
+VARIABLE = "env."
 _MODULE_OF_USER = "importlib.module_of_user"
 
 
@@ -86,13 +89,14 @@ class Libraries:
                 for module in ("parallel_state", "mpu")
                 for name in ("is_initialized", "model_parallel_is_initialized")
             },
-            "transformers.AutoConfig.from_pretrained": lambda _call: self._external(
+            "transformers.AutoConfig.from_pretrained": lambda _call: self.external(
                 {**self._run.surroundings.model}
             ),
             "torch.utils.data.DataLoader": self._data_loader,
             "torchdata.stateful_dataloader.StatefulDataLoader": self._data_loader,
             "tqdm.tqdm": lambda call: call.argument(0, "iterable"),
             "tqdm.auto.tqdm": lambda call: call.argument(0, "iterable"),
+            "importlib.import_module": self._module,
             "importlib.util.spec_from_file_location": lambda _call: Unknown(name=_MODULE_OF_USER),
             f"{_MODULE_OF_USER}.loader.exec_module": lambda _call: self._run.modules.open_registries(),
             **{
@@ -100,6 +104,8 @@ class Libraries:
                 for name in ("heappush", "heappop", "heapify", "heapreplace", "heappushpop")
             },
             "collections.defaultdict": lambda _call: UNKNOWN,
+            "json.loads": lambda call: self._math(json.loads, call),
+            "json.dumps": lambda call: self._math(json.dumps, call),
             "math.ceil": lambda call: self._math(math.ceil, call),
             "math.floor": lambda call: self._math(math.floor, call),
             "math.gcd": lambda call: self._math(math.gcd, call),
@@ -119,7 +125,7 @@ class Libraries:
         config = named.get("config")
         if isinstance(config, Instance) and not config.type.path:
             # A model of another package, made from its configuration.
-            return self._external({"config": config})
+            return self.external({"config": config})
         if name.startswith("ray.remote"):
             return positional[0] if positional else UNKNOWN
         return unknown_from(callee, *positional, *named.values())
@@ -130,9 +136,11 @@ class Libraries:
             return str(self._run.world_size())
         if not isinstance(name, str):
             return UNKNOWN
-        # Variables of verl are settings of the job: one that it does not set has its default.
-        unset = default if name.startswith("VERL_") else UNKNOWN
-        return self._run.surroundings.variables.get(name, unset)
+        if name in self._run.surroundings.variables:
+            self._run.trace.add(f"{VARIABLE}{name}")
+            return self._run.surroundings.variables[name]
+        # These are settings of the job: one that it does not set has its default.
+        return default if name.startswith(("VERL_", "VLLM_ASCEND_")) else UNKNOWN
 
     def _select(self, call: LibraryCall) -> Value:
         value, path = call.argument(0, "cfg"), call.argument(1, "key")
@@ -199,6 +207,11 @@ class Libraries:
     def _class_named(self, call: LibraryCall) -> Value:
         dotted = call.argument(0, "path")
         return self._named(dotted) if isinstance(dotted, str) else UNKNOWN
+
+    def _module(self, call: LibraryCall) -> Value:
+        dotted = call.argument(0, "name")
+        path = self._run.modules.path_of(dotted) if isinstance(dotted, str) else ""
+        return Lazy(path=path) if path else UNKNOWN
 
     def _is_dataclass(self, call: LibraryCall) -> Value:
         value = self._run.modules.resolve(call.argument(0, "obj"))
@@ -275,7 +288,7 @@ class Libraries:
             return UNKNOWN
         return str(call.argument(0, "cmd")) if self._run.surroundings.device == device else None
 
-    def _external(self, attributes: Named) -> Value:
+    def external(self, attributes: Named) -> Instance:
         """An object of another package, of which only these attributes are known."""
         kind = Class(name="external", path="", bases=(Unknown(name="external"),), scope=Scope(None, ""))
         return Instance(type=kind, attributes=attributes)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+#: No configuration keys, or no unknown values of a script.
+NO_KEYS: frozenset[str] = frozenset()
 #: A plain value of Python (number, text, None, list, dict, tuple, set) or one of the classes below.
 Value: TypeAlias = object
 #: Texts and lists that are longer, and larger numbers, are not computed.
@@ -338,6 +340,37 @@ class Config(dict[str, Value]):
         return f"{self.path}.{name}" if self.path else name
 
 
+class Entries(dict[Value, Value]):
+    """A mapping that the program writes out. behind: the configuration keys behind its entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.behind: dict[Value, frozenset[str]] = {}
+
+    def copy(self) -> Entries:
+        """The same entries in another mapping."""
+        copied = Entries()
+        copied.spread(self, NO_KEYS)
+        return copied
+
+    def spread(self, other: Mapping[Value, Value], keys: frozenset[str]) -> None:
+        """Add the entries of another mapping, which was read with these configuration keys."""
+        self.update(other)
+        for name in other:
+            own = other.behind.get(name, NO_KEYS) if isinstance(other, Entries) else NO_KEYS
+            self.behind[name] = own or frozenset(
+                f"{key}.{name}" if key.endswith(OPTIONS_OF_VLLM) else key for key in keys
+            )
+
+
+#: The section whose entries verl hands on to vLLM.
+OPTIONS_OF_VLLM = "engine_kwargs.vllm"
+
+
+class Options(Config):
+    """A mapping of the configuration that another package gets as a plain one of Python."""
+
+
 @dataclass(kw_only=True, eq=False)
 class ProgramError(Exception):
     """An exception that the followed program raises. keys: configuration keys behind its condition."""
@@ -364,12 +397,9 @@ def remote(called: Value, name: str) -> Value:
     return Native(name=name, compute=lambda _given, _named: called)
 
 
-_NO_SOURCES: frozenset[str] = frozenset()
-
-
 def sources_of(*values: Value) -> frozenset[str]:
     """The unknown values of the launch script on which these depend."""
-    found = _NO_SOURCES
+    found = NO_KEYS
     for value in values:
         # Most values rest on nothing that is unknown.
         if type(value) is Unknown and value.sources:
@@ -436,3 +466,9 @@ def is_open(value: Value) -> bool:
 def is_optional(value: Value) -> bool:
     """Whether an element may also be absent."""
     return isinstance(value, Unknown) and value.optional
+
+
+def named_keys(keys: Collection[str], node: ast.expr) -> frozenset[str]:
+    """Of the configuration keys behind an expression, those that it names; all if it names none."""
+    names = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)} if len(keys) > 1 else ()
+    return frozenset(key for key in keys if key.rpartition(".")[2] in names) or frozenset(keys)

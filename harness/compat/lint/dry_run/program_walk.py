@@ -16,6 +16,7 @@ from harness.compat.lint.dry_run.operations import Operations
 from harness.compat.lint.dry_run.program_modules import Modules
 from harness.compat.lint.dry_run.program_values import (
     UNKNOWN,
+    Entries,
     OpenCheck,
     ProgramError,
     Scope,
@@ -62,10 +63,16 @@ class ProgramWalk:
         self.trace: set[str] = set()
         self.read: set[str] = set()
         self.tries = 0
+        #: The keys of the known conditions around the current statement.
+        self.conditions: list[set[str]] = []
+        #: Whether a failed check rests on the settings of all these conditions, not only of its own.
+        self.blames_conditions = False
         #: What the current process has set up: "torch" (its process group), "megatron" -> True.
         self.process: dict[str, Value] = {}
         self.failures: list[ProgramError] = []
         self.open_checks: list[OpenCheck] = []
+        #: With what vLLM is started, once it is sure to be.
+        self.engine_arguments: Entries | None = None
         self.journal = Journal()
         self.modules = Modules(self, files, read_module)
         self.statements = Statements(self)
@@ -81,6 +88,13 @@ class ProgramWalk:
         """The processes of the worker group that is being followed."""
         self.trace |= self.surroundings.world_keys
         return self.surroundings.world_size or UNKNOWN
+
+    def start_engine(self, arguments: Value) -> Value:
+        """Keep the arguments of vLLM. Its replicas differ in nothing that it checks."""
+        is_first = self.engine_arguments is None and not self.journal.is_open
+        if is_first and isinstance(arguments, Entries):
+            self.engine_arguments = arguments
+        return UNKNOWN
 
     def place(self, node: ast.AST, scope: Scope) -> SourcePlace:
         """Where a node is written."""

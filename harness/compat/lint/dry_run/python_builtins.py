@@ -10,15 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.program_values import (
+    NO_KEYS,
     OPTIONAL,
     UNKNOWN,
     Bound,
     Class,
     Config,
+    Entries,
     Function,
     Instance,
     LibraryCall,
     Native,
+    Options,
     Partial,
     Unknown,
     Value,
@@ -237,6 +240,9 @@ class Builtins:
             return None
         if isinstance(holder, dict) and name == "update" and not given:
             return None
+        if isinstance(holder, Entries) and name == "update" and isinstance(given[0], dict):
+            holder.spread(given[0], frozenset())
+            return None
         try:
             return getattr(holder, name)(*given)
         except (TypeError, ValueError, KeyError, IndexError):
@@ -260,6 +266,8 @@ class Builtins:
             self._run.trace.add(holder.key(key))
         if not is_key(key) or (key not in holder and has_open_keys(holder)):
             return UNKNOWN
+        if isinstance(holder, Entries):
+            self._run.trace |= holder.behind.get(key, NO_KEYS)
         value = holder.get(key, default)
         if value == "???" and isinstance(holder, Config):
             return default
@@ -293,7 +301,7 @@ class Builtins:
         if isinstance(holder, Instance):
             if name in holder.attributes or holder.type.attribute(name)[0]:
                 return True
-            return False if holder.type.is_dataclass and not holder.type.open_bases else UNKNOWN
+            return UNKNOWN if holder.type.open_bases or holder.type.attribute("__getattr__")[0] else False
         if isinstance(holder, Class) and holder.attribute(name)[0]:
             return True
         if holder is None or isinstance(holder, (bool, int, float, str, list, dict, tuple)):
@@ -332,7 +340,7 @@ class Builtins:
         if kind.name in _TYPES:
             if isinstance(value, bool) and kind.name == "int":
                 return True
-            if isinstance(value, Config) and kind.name == "dict":
+            if isinstance(value, Config) and not isinstance(value, Options) and kind.name == "dict":
                 return False
             return isinstance(value, _TYPES[kind.name])
         if kind.name == "omegaconf.ListConfig":

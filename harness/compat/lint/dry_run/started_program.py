@@ -14,6 +14,7 @@ from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
 from harness.compat.lint.dry_run.program_values import (
     UNKNOWN,
     Config,
+    Entries,
     Function,
     OpenCheck,
     ProgramError,
@@ -34,6 +35,7 @@ UNKNOWN_MARK = re.compile(rf"{UNKNOWN_VALUE}(?P<name>\w*)")
 class ProgramChecks:
     """failed: exceptions that the program raises. open: checks that rest on values that are not known.
 
+    engine: exceptions of vllm-ascend, with the arguments with which the program starts vLLM.
     read: the configuration keys that were read, in any branch. complete: whether the program was followed to
     its end; no program that trains is.
     """
@@ -42,6 +44,7 @@ class ProgramChecks:
     open: tuple[OpenCheck, ...]
     read: frozenset[str]
     complete: bool
+    engine: tuple[ProgramError, ...] = ()
 
 
 def follow_program(
@@ -50,8 +53,12 @@ def follow_program(
     files: ModuleFiles,
     read_module: Callable[[str], ast.Module | None],
     surroundings: Surroundings,
+    follow_engine: Callable[[Entries], tuple[ProgramError, ...]] | None = None,
 ) -> ProgramChecks:
-    """Follow the function of `module` that Hydra starts."""
+    """Follow the function of `module` that Hydra starts.
+
+    follow_engine: the checks of vllm-ascend that fail with the arguments of vLLM; None if it is not at hand.
+    """
     run = ProgramWalk(files, read_module, surroundings)
     complete, last = True, []
     try:
@@ -67,12 +74,17 @@ def follow_program(
         complete = False
     finally:
         run.modules.forget()
+    stops: tuple[ProgramError, ...] = ()
+    if follow_engine is not None and run.engine_arguments is not None:
+        with _deep_calls():
+            stops = follow_engine(run.engine_arguments)
     # After a failed check the program would have stopped: another error may be its consequence.
     return ProgramChecks(
         failed=tuple(run.failures or last),
         open=tuple(run.open_checks),
         read=frozenset(run.read | run.trace),
         complete=complete,
+        engine=stops,
     )
 
 

@@ -176,6 +176,7 @@ class Statements:
 
     def _guarded(self, statements: Sequence[ast.stmt], scope: Scope, keys: set[str]) -> None:
         """Follow the branch of a known condition; an exception that it raises itself is a failed check."""
+        self._run.conditions.append(keys)
         try:
             self.block(statements, scope)
         except ProgramError as error:
@@ -185,12 +186,16 @@ class Statements:
                 self._fail(error)
             else:
                 raise
+        finally:
+            self._run.conditions.pop()
 
     def _fail(self, error: ProgramError) -> None:
         """Note a failed check and go on, unless the program may handle it or not get there.
 
         A check that rests on no setting is about something that only a run brings about, as is what follows.
         """
+        if self._run.blames_conditions:
+            error.keys = error.keys.union(*self._run.conditions)
         if not error.keys or not self._is_certain():
             raise error
         self._run.failures.append(error.with_traceback(None))

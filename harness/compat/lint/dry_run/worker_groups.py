@@ -28,6 +28,7 @@ _RAY_BASE = "verl.single_controller.ray.base."
 _REPLACED = (
     "verl/single_controller/ray/base.py",
     "verl/workers/rollout/utils.py",
+    "verl/workers/rollout/vllm_rollout/utils.py",
     "verl/utils/device.py",
     "verl/utils/profiler/performance.py",
     "verl/utils/import_utils.py",
@@ -97,6 +98,9 @@ def replaced_function(called: Function | Class, run: ProgramWalk) -> Replacement
             given, named, "class_dict", 0
         ),
         f"{_RAY_BASE}RayWorkerGroup": lambda given, named: _group(given, named, run),
+        "verl.workers.rollout.vllm_rollout.utils.build_cli_args_from_config": lambda given, named: (
+            run.start_engine(_argument(given, named, "config", 0))
+        ),
         "verl.workers.rollout.utils.run_unvicorn": lambda _given, _named: UNKNOWN,
         "verl.workers.rollout.utils.run_uvicorn": lambda _given, _named: UNKNOWN,
         # It warns, and sets a class's `__init__` to a wrapper of it.
@@ -125,6 +129,10 @@ def _group(given: list[Value], named: Mapping[str, Value], run: ProgramWalk) -> 
     node = ast.Pass(lineno=0, col_offset=0)
     with run.traced() as keys:
         size = run.access.attribute(pool, "world_size", ast.Constant(value=None), scope)
+    if isinstance(pool, Instance):
+        # The group asks Ray for what its pool does not have yet.
+        run.journal.touch(pool.attributes)
+        pool.attributes |= {name: UNKNOWN for name, value in pool.attributes.items() if value is None}
     known = size if isinstance(size, int) and not isinstance(size, bool) else 0
     if isinstance(classes, Instance):
         classes = {"worker": classes}

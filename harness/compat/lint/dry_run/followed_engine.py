@@ -1,0 +1,108 @@
+"""Follows vllm-ascend's check of the configuration with which a program of verl starts vLLM."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
+from harness.compat.lint.dry_run.program_values import (
+    UNKNOWN,
+    Class,
+    Config,
+    Entries,
+    Function,
+    Instance,
+    Options,
+    ProgramError,
+    Unknown,
+    Value,
+)
+from harness.compat.lint.dry_run.program_walk import ProgramWalk, Surroundings
+from harness.compat.lint.module_files import ModuleSources
+
+if TYPE_CHECKING:
+    from harness.compat.lint.engine_shape import EngineShape
+
+#: The module of the platform, and the method to which vLLM gives its configuration.
+PLATFORM, CHECK = "vllm_ascend/platform.py", "check_and_update_config"
+ADDITIONAL = "additional_config"
+_NO_KEYS: frozenset[str] = frozenset()
+
+
+def follow_engine(
+    arguments: Entries,
+    shape: EngineShape,
+    sources: ModuleSources,
+    surroundings: Surroundings,
+) -> tuple[ProgramError, ...]:
+    """The checks of vllm-ascend that fail with the arguments that vLLM gets."""
+    run = ProgramWalk(sources.files, sources.syntax_tree, surroundings)
+    run.blames_conditions = True
+    last: list[ProgramError] = []
+    try:
+        scope = run.modules.module(PLATFORM)
+        classes = [one for one in scope.variables.values() if isinstance(one, Class)]
+        for platform in classes:
+            found, check = platform.attribute(CHECK)
+            if found and isinstance(check, Function):
+                given = engine_configuration(run, arguments, shape)
+                run.calls.function(check, [platform, given], {}, check.node, scope)
+                break
+    except ProgramError as error:
+        last += [error] if error.keys else []
+    except (BudgetError, RecursionError, ReturnJump):
+        pass
+    finally:
+        run.modules.forget()
+    return tuple(run.failures or last)
+
+
+def engine_configuration(run: ProgramWalk, arguments: Entries, shape: EngineShape) -> Instance:
+    """The object that vLLM makes of its arguments. What is not known of it is an unknown."""
+    whole = run.libraries.external({})
+    for name in shape.sections:
+        if name not in arguments and name in shape.unset:
+            whole.attributes[name] = None
+        elif name == ADDITIONAL:
+            whole.attributes[name] = _mapping(arguments, name)
+        elif name in arguments:
+            value = _mapping(arguments, name)
+            whole.attributes[name] = run.libraries.external(dict(value)) if isinstance(value, dict) else value
+            whole.keys[name] = arguments.behind.get(name, _NO_KEYS)
+        else:
+            whole.attributes[name] = run.libraries.external(dict(shape.defaults.get(name, {})))
+    device = whole.attributes.get("device_config")
+    if isinstance(device, Instance):
+        device.attributes["device_type"] = run.surroundings.device
+    for argument, value in arguments.items():
+        for section, field in shape.fields.get(str(argument), ()):
+            part = whole.attributes.get(section)
+            if isinstance(part, Instance):
+                part.attributes[field] = value
+                part.keys[field] = arguments.behind.get(argument, _NO_KEYS)
+    return whole
+
+
+def _mapping(arguments: Entries, name: str) -> Value:
+    """A mapping that vLLM is given, which can be written as JSON; each entry rests on its own setting."""
+    value = arguments.get(name, {})
+    behind = arguments.behind.get(name, _NO_KEYS)
+    path = value.path if isinstance(value, Config) else next(iter(behind), "")
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return UNKNOWN
+    if value is None:
+        return None
+    return _options(value, path) if isinstance(value, dict) else Unknown()
+
+
+def _options(value: Value, path: str) -> Value:
+    if isinstance(value, dict):
+        options = Options({}, path)
+        for name, one in value.items():
+            options[str(name)] = _options(one, options.key(str(name)) if path else "")
+        return options
+    return value

@@ -1,0 +1,64 @@
+"""Findings of the rule ENGINE-CHECK: checks of vllm-ascend that fail with the arguments verl gives vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from harness.compat.lint.dry_run.libraries import VARIABLE
+from harness.compat.lint.dry_run.program_values import ProgramError
+from harness.compat.lint.hydra_compose import Composition
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.lint_measurements import LintFinding
+from harness.compat.lint.shell.values import ScriptValue
+
+ENGINE_RULE = "ENGINE-CHECK"
+ENGINE_PACKAGE = "vllm-ascend"
+
+
+def engine_check_findings(
+    errors: tuple[ProgramError, ...], job: JobSettings, composition: Composition, version: str
+) -> Iterator[LintFinding]:
+    """The failed checks that rest on a setting of the job; of several with one setting, the first.
+
+    version: the release of vllm-ascend.
+    """
+    told: set[str] = set()
+    for error in errors:
+        settings = _settings(error, job)
+        if not settings or not told.isdisjoint(settings):
+            continue
+        told |= settings.keys()
+        place = f"{error.place} of {ENGINE_PACKAGE} {version}"
+        values = ", ".join(_shown(key, one, composition) for key, one in settings.items())
+        yield LintFinding.at(
+            next(iter(settings.values())).where,
+            rule=ENGINE_RULE,
+            severity="error",
+            message=f"{ENGINE_PACKAGE} stops: {error.message or error.type}",
+            why=f"{place} raises {error.type}; this rests on {values}",
+            fix=f"change the value of {' or '.join(map(_name, settings))}",
+            source=place,
+            recipe=job.name,
+        )
+
+
+def _settings(error: ProgramError, job: JobSettings) -> Mapping[str, ScriptValue]:
+    """The settings and variables of the job behind an error; those of vLLM's own options come first."""
+    below = tuple(f"{key}." for key in error.keys)
+    found = {key: one for key, one in job.overrides.items() if key in error.keys or key.startswith(below)}
+    variables = {f"{VARIABLE}{name}": one for name, one in job.env.items()}
+    found |= {key: one for key, one in variables.items() if key in error.keys}
+    return dict(sorted(found.items(), key=lambda one: _rank(one[0], error.message)))
+
+
+def _rank(key: str, message: str) -> tuple[bool, bool]:
+    return key.rpartition(".")[2] not in message, "engine_kwargs" not in key
+
+
+def _name(key: str) -> str:
+    return key.removeprefix(VARIABLE)
+
+
+def _shown(key: str, setting: ScriptValue, composition: Composition) -> str:
+    value = setting.text if key.startswith(VARIABLE) else composition.value(key)
+    return f"{_name(key)}={value}"
