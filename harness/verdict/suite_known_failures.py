@@ -17,6 +17,7 @@ from harness.errors import InputError, Location, Problem
 from harness.outcome import Case, Status
 from harness.verdict.known_cases import KnownCase
 from harness.verdict.verdict import ExpectedFailure
+from harness.yaml_loader import FAST_LOADER
 
 FOLDER = "known_failures"
 _MEMBERS = {"suite", "axes", "until", "owner", "source", "tests"}
@@ -63,7 +64,7 @@ def _load(path: Path) -> tuple[Any, str]:
     text = path.read_text(encoding="utf-8")
     try:
         # The C parser reads thousands of lines in a tenth of a second.
-        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        data = yaml.load(text, Loader=FAST_LOADER)  # noqa: S506
     except yaml.YAMLError as error:
         raise InputError("this file is not YAML", where=Location(path), why=str(error)) from error
     return data, text

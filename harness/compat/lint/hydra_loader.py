@@ -40,6 +40,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
+from harness.yaml_loader import FAST_LOADER
+
 #: A value of a composed configuration.
 ConfigValue: TypeAlias = (
     "bool | int | float | str | enum.Enum | Path | list[ConfigValue] | dict[str, ConfigValue] | None"
@@ -301,7 +303,7 @@ def _yaml_values(text: str) -> int:
     open_nodes: list[tuple[str | None, int]] = []
     total = 0
     try:
-        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        for event in yaml.parse(text, Loader=FAST_LOADER):
             if isinstance(event, yaml.AliasEvent):
                 total += anchors.get(str(event.anchor), 0)
             elif isinstance(event, yaml.NodeEvent):

@@ -18,9 +18,9 @@ from harness.compat.lint.rule_expression import ExpressionNode, names_in, parse_
 from harness.errors import InputError, Location
 from harness.matrix.model.versions import Scheme, Specifier, parse_specifier
 from harness.package import data_folder
+from harness.yaml_loader import FAST_LOADER
 
 # The safe loader, in C where available: every `lint` reads the rules.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 RULES_FOLDER = data_folder("compat/lint/rules")
 RULE_FILES = ("gspo.yaml", "lengths.yaml", "loss.yaml", "npu.yaml", "run.yaml")
 PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
@@ -297,7 +297,7 @@ def load_ruleset(folder: Path = RULES_FOLDER) -> Ruleset:
 
 def _read(file: Path) -> Any:
     try:
-        return yaml.load(file.read_text(encoding="utf-8"), Loader=LOADER)  # noqa: S506
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=FAST_LOADER)  # noqa: S506
     except (OSError, yaml.YAMLError) as error:
         raise InputError("these rules cannot be read", where=Location(file), why=str(error)) from error
 

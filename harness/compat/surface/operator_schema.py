@@ -16,6 +16,7 @@ import yaml
 from harness.compat.surface.api_surface import SourceMembers, ZippedSources
 from harness.compat.surface.call_signature import CallSignature
 from harness.errors import InputError, Location
+from harness.yaml_loader import FAST_LOADER
 
 SCHEMA_FILES = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
 SCHEMA_FOLDER = "torch_npu/csrc/aten"
@@ -23,7 +24,6 @@ SCHEMA_FOLDER = "torch_npu/csrc/aten"
 ATB_SOURCE = re.compile(r"torch_npu/op_plugin/atb/\w+\.py")
 ATB_OPERATOR = re.compile(r"\b_?npu_[a-z0-9_]+\b")
 # The safe loader, in C where available, because these files are long.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTIONS = ("custom", "custom_autograd", "quant")
 SCHEMA = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\)\s*->\s*(?P<returns>.+)", re.DOTALL
@@ -78,7 +78,7 @@ def read_operators(sources: SourceMembers | Path) -> OperatorSchemas:
     entries: dict[str, list[OperatorOverload]] = {}
     try:
         for member in present:
-            for overload in _overloads(yaml.load(members.read(member), Loader=LOADER)):  # noqa: S506 - a safe one
+            for overload in _overloads(yaml.load(members.read(member), Loader=FAST_LOADER)):  # noqa: S506 - a safe one
                 entries.setdefault(overload.name, []).append(overload)
     except (yaml.YAMLError, ValueError) as error:
         raise InputError("this wheel cannot be read", where=where, why=str(error)) from error

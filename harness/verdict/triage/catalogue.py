@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from harness.errors import InputError, Location, Problem
 from harness.package import data_folder
+from harness.yaml_loader import FAST_LOADER
 
 FOLDER = data_folder("verdict/triage/signatures")
 #: The file in the folder of matrix.yaml to which `triage --learn` adds signatures.
 LOCAL_NAME = "signatures.yaml"
 #: Any text of this length contains four bytes at an address divisible by four (see `literal_search`).
 SHORTEST_NEEDLE = 7
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # On a long line, matching such a pattern can take quadratic time.
 UNBOUNDED = re.compile(r"(?<!\\)\.[*+]")
@@ -259,7 +259,7 @@ def load_catalogue(files: Iterable[Path]) -> Catalogue:
 
 def _read(file: Path) -> _File:
     try:
-        return _File.model_validate(yaml.load(file.read_text(encoding="utf-8"), LOADER))  # noqa: S506 - a safe loader
+        return _File.model_validate(yaml.load(file.read_text(encoding="utf-8"), FAST_LOADER))  # noqa: S506 - a safe loader
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise InputError("this catalogue cannot be read", where=Location(file), why=str(error)) from error
     except ValidationError as error:

@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.package import data_folder
-from harness.verdict.triage.catalogue import LOADER, Signature, YamlList
+from harness.verdict.triage.catalogue import Signature, YamlList
+from harness.yaml_loader import FAST_LOADER
 
 FOLDER = data_folder("verdict/triage/device_codes")
 #: Every code that is read stands on a line with one of these.
@@ -134,7 +135,7 @@ def torch_npu_table() -> _TorchNpu:
 
 
 def _yaml(name: str) -> object:
-    return yaml.load((FOLDER / f"{name}.yaml").read_text("utf-8"), LOADER)  # noqa: S506 - a safe loader
+    return yaml.load((FOLDER / f"{name}.yaml").read_text("utf-8"), FAST_LOADER)  # noqa: S506 - a safe loader
 
 
 def explain_codes(text: str) -> Iterator[Signature]:
