@@ -58,6 +58,3 @@ CONSUMERS = (
         ),
     ),
 )
-
-#: Packages that are no axis of the matrix; where a list has them, they are compared with those of the matrix.
-COMPANIONS = ("accelerate", "diffusers", "megatron-bridge", "ms-swift", "peft", "sglang", "trl", "vllm-omni")

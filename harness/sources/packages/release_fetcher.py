@@ -191,11 +191,24 @@ class ReleaseFetcher:
 
     def index_metadata(self, package: str, version: str) -> bytes:
         """The metadata that the index serves separately from the wheel (PEP 658); empty without it."""
-        url = self._files(package, version)[0].url.partition("#")[0]
+        return self.metadata_of(self._files(package, version)[0])
+
+    def metadata_of(self, file: PublishedFile) -> bytes:
+        """The same for a file that the index lists."""
         try:
+            url = file.url.partition("#")[0]
             return download(f"{url}.metadata", self._settings, MAX_METADATA_BYTES)
         except OSError:
             return b""
+
+    def listed(self, releases: Sequence[tuple[str, str]]) -> tuple[PublishedFile, ...]:
+        """The files for the target of several releases (name, version); errors as `sources`.
+
+        ReleaseNotFoundError if the index does not have one of them.
+        """
+        for name, version in releases:
+            require_release_name(name, version)
+        return self._index.files([f"{name}=={version}" for name, version in releases], self.target)
 
     @cached_property
     def _settings(self) -> IndexSettings:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.compat.api.consumers import COMPANIONS, CONSUMERS
+from harness.compat.api.consumers import CONSUMERS
 from harness.compat.inspection.distributions import Distribution, Installation
 from harness.compat.inspection.environments import (
     default_interpreter,
@@ -31,8 +31,12 @@ from harness.matrix.cells.pins import normal_package, pins_facet, required_packa
 from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
 from harness.settings import Settings
+from harness.sources.packages.release_archive import TargetPlatform
+from harness.sources.packages.release_fetcher import ReleaseFetcher
+from harness.workspace.downloads import run_quietly
 from harness.workspace.inspection.file_problems import environment_problems, requirement_problems
 from harness.workspace.inspection.inspection_report import Inspection, Problem, Stage
+from harness.workspace.inspection.related_packages import RelatedPackages, related_packages
 from harness.workspace.inspection.smallest_change import FIXED, find_change
 from harness.workspace.inspection.stack_checks import CheckedEntry, check_combinations, combination
 from harness.workspace.inspection.version_problems import (
@@ -125,9 +129,10 @@ def inspect_source(
             why=f"{len(inventory.packages)} packages in {inventory.where}",
             fix="npu-matrix advise shows which packages belong together",
         )
-    cell = combination(matrix, axes, _others(inventory, matrix), inventory.where)
+    related = _related(settings, matrix, opened)
+    cell = combination(matrix, axes, _others(inventory, matrix, related.names), inventory.where)
     problems = _ranges(inventory, matrix)
-    looked, left = [f"{len(inventory.packages)} packages"], [*refused, *inventory.unread]
+    looked, left = [f"{len(inventory.packages)} packages"], [*refused, *inventory.unread, *related.left_out]
     if opened.distributions:
         looked.append("requirements of all packages")
     if opened.installation is not None and options.files:
@@ -223,13 +228,27 @@ def _with_change(settings: Settings, matrix: Matrix, inspection: Inspection, cel
     return replace(inspection, problems=tuple(problems))
 
 
-def _others(inventory: Inventory, matrix: Matrix) -> list[str]:
+def _related(settings: Settings, matrix: Matrix, opened: OpenedSource) -> RelatedPackages:
+    inventory = opened.inventory
+    target = TargetPlatform(
+        python=inventory.python or "3.11", arch=inventory.arch or platform.machine(), host=False
+    )
+    return related_packages(
+        inventory,
+        opened.distributions,
+        shipped_pack().pack,
+        {normal_package(axis.package) for axis in matrix.axes.values() if axis.package},
+        ReleaseFetcher(cache=settings.cache, command=run_quietly, target=target),
+    )
+
+
+def _others(inventory: Inventory, matrix: Matrix, related: Sequence[str]) -> list[str]:
     """The requirements of packages that are no axis and whose names are compared."""
     provided = {name for consumer in CONSUMERS for name in (*consumer.ranged, *consumer.providers)}
     known = {normal_package(axis.package) for axis in matrix.axes.values() if axis.package}
     return [
         inventory.packages[name].requirement
-        for name in sorted({*provided, *COMPANIONS} - known)
+        for name in sorted({*provided, *related} - known)
         if name in inventory.packages
     ]
 

@@ -10,7 +10,7 @@ from harness.cli.app import app
 from harness.compat.checks import CHECKS
 from harness.outcome import Evidence, Judgement, Outcome, State, Status
 from harness.plan.tasks.task import Task
-from harness.workspace.inspection import inspect_source, smallest_change
+from harness.workspace.inspection import inspect_source, related_packages, smallest_change
 from harness.workspace.inspection.stack_checks import CheckedEntry
 
 CONSTRAINTS = next(check for check in CHECKS if check.name == "constraints")
@@ -47,6 +47,7 @@ def only_constraints(settings, cells, checks=()):
 def without_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect_source, "check_combinations", only_constraints)
     monkeypatch.setattr(smallest_change, "check_combinations", only_constraints)
+    monkeypatch.setattr(related_packages, "ask_index", lambda packages, fetcher: {})
 
 
 def inspect(text: str, *arguments: str) -> Result:
