@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from harness.compat.lint.closed_sets import closed_set_findings
 from harness.compat.lint.engine_options import engine_option_findings
 from harness.compat.lint.hydra_compose import (
     Composition,
@@ -137,6 +138,10 @@ def config_findings(
         if isinstance(one, UndecidedRule) or (one.line, one.column) not in told_at
     ]
     yield from stops
+    stopped = {(one.line, one.column) for one in [*unregistered, *stops] if isinstance(one, LintFinding)}
+    for finding in closed_set_findings(job, configuration, program, composition):
+        if (finding.line, finding.column) not in stopped:
+            yield finding
     # What verl refuses is not without effect.
     stopped_at = {(one.line, one.column) for one in stops if isinstance(one, LintFinding)}
     for finding in unread_findings(job, configuration, program, composition):

@@ -139,14 +139,12 @@ class VerlConfiguration:
     @functools.cached_property
     def compared_texts(self) -> ComparedTexts:
         """The texts that verl's code compares each setting with, by the last part of the setting's key."""
-        modules = sorted(path for path in self._paths if path.startswith("verl/") and path.endswith(".py"))
-        return compared_texts((path, self._tree.read(path).decode("utf-8", "replace")) for path in modules)
+        return compared_texts(self._sources.items())
 
     @functools.cached_property
     def code_words(self) -> frozenset[str]:
         """All names and words in verl's code."""
-        modules = (path for path in self._paths if path.startswith("verl/") and path.endswith(".py"))
-        return frozenset(word for path in modules for word in _WORD.findall(self._source(path)))
+        return frozenset(word for source in self._sources.values() for word in _WORD.findall(source))
 
     def reads(self, section: str, name: str, folder: str) -> bool:
         """Whether code reads a name of a section, as `section.name`; in `folder` the section is `config`."""
@@ -154,13 +152,22 @@ class VerlConfiguration:
         anywhere, inside = re.compile(rf"{section}{access}"), re.compile(rf"config{access}")
         return any(
             anywhere.search(source) or (path.startswith(folder) and inside.search(source))
-            for path in self._paths
-            if path.startswith("verl/") and path.endswith(".py")
-            for source in [self._source(path)]
+            for path, source in self._sources.items()
         )
 
-    def _source(self, path: str) -> str:
-        return self._tree.read(path).decode("utf-8", "replace")
+    @functools.cached_property
+    def _sources(self) -> Mapping[str, str]:
+        """The texts of verl's own modules."""
+        modules = sorted(path for path in self._paths if path.startswith("verl/") and path.endswith(".py"))
+        return {path: self._tree.read(path).decode("utf-8", "replace") for path in modules}
+
+    def modules_with(self, pattern: re.Pattern[str]) -> Sequence[str]:
+        """verl's own modules in which a pattern is found."""
+        return [path for path, source in self._sources.items() if pattern.search(source)]
+
+    def source(self, path: str) -> str:
+        """The text of a module."""
+        return self._sources.get(path) or self._tree.read(path).decode("utf-8", "replace")
 
     def texts_of(self, program: Program) -> ComparedTexts:
         """The texts that the module of a program compares each setting with."""
@@ -380,7 +387,7 @@ class VerlConfiguration:
             self._fields_of_name[name] = [
                 ast.unparse(node.annotation)
                 for path in self._configuration_modules
-                if name in self._source(path)
+                if name in self.source(path)
                 for node in self._nodes(path)
                 if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name
             ]
@@ -401,7 +408,7 @@ class VerlConfiguration:
         if class_name in seen:
             return found
         for path in self._configuration_modules:
-            if f"class {class_name}" not in self._source(path):
+            if f"class {class_name}" not in self.source(path):
                 continue
             for node in self._nodes(path):
                 if isinstance(node, ast.ClassDef) and node.name == class_name:
