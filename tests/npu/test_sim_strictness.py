@@ -20,6 +20,7 @@ import torch_npu  # noqa: E402 - needs the guards above
 
 from harness.devices.sim.operators.dispatch import make_kernel  # noqa: E402
 from harness.devices.sim.operators.schema_plan import plan_of  # noqa: E402
+from harness.devices.sim.references.routing import largest  # noqa: E402
 from harness.devices.sim.refusals.check_server import Refused, Unknown, classified  # noqa: E402
 from harness.devices.sim.refusals.wheel_checks import SOCKET_VARIABLE, WheelChecks  # noqa: E402
 
@@ -271,6 +272,17 @@ def test_equal_scores_keep_the_order_of_experts() -> None:
         pytest.skip("this torch_npu has no npu_moe_gating_top_k")
     experts = torch_npu.npu_moe_gating_top_k(torch.ones(2, 8, device=NPU), 3)[1]
     assert experts.tolist() == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_selected_experts_are_the_first_of_a_stable_sort(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    # With two values nearly every row has equal scores inside and outside, with 50 some have none.
+    for values in (2, 8, 50):
+        scores = torch.randint(values, (40, 9), generator=generator).float()
+        scores[::3, 4] = float("nan")
+        expected = torch.sort(scores, dim=-1, descending=True, stable=True).indices[:, :count]
+        assert torch.equal(largest(scores, count), expected)
 
 
 def test_host_code_cannot_read_an_address_of_the_device() -> None:

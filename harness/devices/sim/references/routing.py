@@ -40,7 +40,7 @@ def npu_moe_gating_top_k_softmax_v2(
     renorm 1: the softmax of only the k largest x. Tokens that are finished get the number of experts.
     """
     scores = torch.softmax(wide(x), -1)
-    experts = _largest(wide(x) if renorm else scores, k)
+    experts = largest(wide(x) if renorm else scores, k)
     weights = torch.softmax(wide(x).gather(-1, experts), -1) if renorm else scores.gather(-1, experts)
     if finished is not None:
         experts = experts.masked_fill(finished.reshape(*experts.shape[:-1], 1), x.shape[-1])
@@ -75,7 +75,7 @@ def npu_moe_gating_top_k(
     preference = scores if bias is None else scores + wide(bias)
     if group_count > 1:
         preference = _best_groups(preference, k_group, group_count, group_select_mode)
-    experts = _largest(preference, k)
+    experts = largest(preference, k)
     weights = scores.gather(-1, experts)
     if renorm == 1 or norm_type == _SIGMOID:
         weights = weights / (weights.sum(-1, keepdim=True) + eps)
@@ -287,17 +287,32 @@ def npu_moe_finalize_routing(
     return result.to(expanded_permuted_rows.dtype)
 
 
-def _largest(scores: torch.Tensor, count: int) -> torch.Tensor:
+def largest(scores: torch.Tensor, count: int) -> torch.Tensor:
     """The positions of the `count` largest scores; among equal scores, the first come first.
 
-    This is a stable descending sort, as in the goldens of op-plugin's tests (numpy.argsort, kind="stable").
+    This is the order of a stable descending sort, as in the goldens of op-plugin's tests (numpy.argsort,
+    kind="stable"). Sorting all experts takes much longer than selecting, so only those rows are sorted in
+    which scores outside equal the last one selected.
     """
-    return torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :count]
+    count = min(count, scores.shape[-1])
+    values, places = torch.topk(scores, count, dim=-1)
+    if not count:
+        return places
+    by_place = places.argsort(-1)
+    order = torch.sort(values.gather(-1, by_place), dim=-1, descending=True, stable=True).indices
+    chosen = places.gather(-1, by_place).gather(-1, order)
+    # Not-a-number counts as the largest.
+    is_open = ((scores >= values[..., -1:]) | scores.isnan()).sum(-1) != count
+    if bool(is_open.any()):
+        chosen[is_open] = torch.sort(scores[is_open], dim=-1, descending=True, stable=True).indices[
+            ..., :count
+        ]
+    return chosen
 
 
 def _best_groups(scores: torch.Tensor, count: int, groups: int, mode: int) -> torch.Tensor:
     """The scores, with minus infinity outside the `count` best groups."""
     grouped = scores.unflatten(-1, (groups, -1))
     strength = grouped.amax(-1) if mode == 0 else grouped.topk(2, -1).values.sum(-1)
-    is_best = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, _largest(strength, count), True)
+    is_best = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, largest(strength, count), True)
     return grouped.masked_fill(~is_best[..., None], float("-inf")).flatten(1)
