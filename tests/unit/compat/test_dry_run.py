@@ -616,3 +616,8 @@ def test_random_programs_are_followed(lines: list[str], changed: Mapping[str, An
             ast.parse("def f():\n" + "".join(f"    {part}\n" for part in line.splitlines()))
             kept.append(line)
     follow("\n".join(kept) or "pass", {**CONFIG, **changed})
+
+
+def test_nothing_is_said_of_what_is_set_later() -> None:
+    body = "class Worker:\n    engine = None\nif hasattr(Worker().engine, 'step'): pass\nelse: raise ValueError(c.n)"
+    assert follow(body, CONFIG).failed == ()

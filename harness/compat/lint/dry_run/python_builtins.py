@@ -290,8 +290,9 @@ class Builtins:
         )
 
     def _hasattr(self, call: LibraryCall) -> Value:
-        name = call.argument(1, "")
-        return self._has(self._resolved(call, 0), name) if isinstance(name, str) else UNKNOWN
+        holder, name = self._resolved(call, 0), call.argument(1, "")
+        # Who asks it of None does so before somebody sets it, such as an engine in another process.
+        return self._has(holder, name) if isinstance(name, str) and holder is not None else UNKNOWN
 
     def _has(self, holder: Value, name: str) -> bool | Unknown:
         if isinstance(holder, Unknown):
