@@ -62,12 +62,11 @@ def newer_majors(
                 if one.uploaded and one.uploaded <= own.uploaded and (release := _parsed(one.version))
             ]
             if known and max(known).major < installed.major:
-                requirement.marker = None
                 yield NewerMajor(
                     package=name,
                     version=version,
                     published=own.uploaded,
-                    requirement=str(requirement),
+                    requirement=f"{requirement.name}{requirement.specifier}",
                     needs=needs,
                     installed=stated[needs],
                     newest=str(max(known)),

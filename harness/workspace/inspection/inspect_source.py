@@ -177,11 +177,11 @@ def combination_problems(
     required = list(
         requirement_problems(stated, request, ask_index=ask_index, movable=movable, installed=installed)
     )
-    required += _newer_majors(inventory, request)
     known = [(one.involved[0], one.involved[1]) for one in required if len(one.involved) == 2]
     return [
         *_host_problems(cell.axes),
         *required,
+        *_newer_majors(inventory, request),
         *check_problems(entries, inventory, matrix, cell, known),
         *known_problems(matrix, cell),
     ]

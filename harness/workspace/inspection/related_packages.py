@@ -1,8 +1,8 @@
 """Which packages of a list use packages of the matrix, so that `api` compares them.
 
 A package is related if its metadata requires one of them, also for an extra, or if it is named after one
-(vllm-omni, which does not require vllm). Metadata come from the
-environment itself, the shipped pack, or the package index, which is asked for a limited time.
+(vllm-omni, which does not require vllm). Metadata come from the environment itself, the shipped pack, or the
+package index, which is asked for a limited time.
 """
 
 from __future__ import annotations

@@ -58,3 +58,9 @@ def test_a_major_release_that_did_not_exist(pack: SurfacePack) -> None:
 )
 def test_what_says_nothing_about_majors(pack: SurfacePack, stated: dict[str, str]) -> None:
     assert found(pack, **stated) == []
+
+
+def test_markers_of_the_pack_stay(pack: SurfacePack) -> None:
+    stated = {"upper": "5.0", "other": "2.1"}
+    assert [one.requirement for one in newer_majors(pack, stated, {"os_name": "nt"})] == ["other>=1"]
+    assert list(newer_majors(pack, stated, {"os_name": "posix"})) == []
