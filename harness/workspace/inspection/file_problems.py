@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from harness.compat.inspection.distributions import Distribution, Installation, leftovers
 from harness.compat.inspection.file_faults import ComparedFiles, FaultKind, FileFault, compare_files
@@ -18,6 +18,7 @@ from harness.errors import HarnessError
 from harness.sources.packages.index_lookup import FINAL_IF_POSSIBLE, PackageIndex
 from harness.sources.packages.index_settings import index_environment
 from harness.workspace.downloads import run_quietly
+from harness.workspace.inspection.gone_names import said_of
 from harness.workspace.inspection.inspection_report import Change, Move, Problem, Stage
 
 MOST_SHOWN = 5
@@ -104,24 +105,28 @@ def requirement_problems(
     ask_index: bool,
     movable: Collection[str] = (),
     installed: bool = True,
+    compared: Callable[[Unsatisfied], Sequence[str] | None] | None = None,
 ) -> Iterator[Problem]:
     """Requirements that these versions do not satisfy, each with the version that does.
 
     movable: packages for whose requirements the smallest change of the whole combination is searched later.
     installed: whether they are installed; then one that names a release beside the installed one is a remark.
+    compared: the names in use that an installed later release lacks; if it lacks none, that is a remark, too.
     """
     found = list(unsatisfied_requirements(distributions, request))
     changes: dict[str, Change | None] = {}
     for one in found:
         if ask_index and one.package not in movable and one.needs not in changes:
             changes[one.needs] = _satisfying(one, found, distributions, request)
-        is_remark = installed and one.is_near
+        is_near = installed and one.is_near
+        gone = compared(one) if compared and not is_near else None
+        is_remark = is_near or (gone is not None and not gone)
         stage = Stage.INSTALL if one.installed else Stage.IMPORT
         yield Problem(
             stage=Stage.LATER if is_remark else stage,
             fails=not is_remark,
             check="requirements",
-            text=f"{one}{INSTALLED_OVER}" if is_remark else str(one),
+            text=f"{one}{INSTALLED_OVER if is_near else said_of(gone) if gone is not None else ''}",
             source=f"metadata of {one.package} {one.version}",
             involved=(one.package, one.needs),
             change=None if one.package in movable else changes.get(one.needs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,12 +18,10 @@ from harness.compat.inspection.environments import (
     interpreter_installation,
 )
 from harness.compat.inspection.image_archive import image_installation, read_image
-from harness.compat.inspection.newer_majors import newer_majors
 from harness.compat.inspection.package_lists import MAX_BYTES, read_list
-from harness.compat.inspection.stated_packages import Inventory, SourceKind, public_version
+from harness.compat.inspection.stated_packages import Inventory, SourceKind, StatedPackage, public_version
 from harness.compat.knowledge.pack_at_hand import shipped_pack
 from harness.compat.knowledge.surface_pack import SurfacePack
-from harness.compat.resolve.replaced_requirements import target_environment
 from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.devices.host.soc import driver_misfit
 from harness.errors import HarnessError, InputError, Location, NothingSelectedError
@@ -35,6 +33,7 @@ from harness.sources.packages.release_archive import TargetPlatform
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import run_quietly
 from harness.workspace.inspection.file_problems import environment_problems, requirement_problems
+from harness.workspace.inspection.gone_names import GoneNames
 from harness.workspace.inspection.inspection_report import Inspection, Problem, Stage
 from harness.workspace.inspection.related_packages import RelatedPackages, related_packages
 from harness.workspace.inspection.smallest_change import FIXED, find_change
@@ -76,6 +75,23 @@ class OpenedSource:
         if self.inventory.kind.has_files:
             raise InputError("an environment is installed already", fix="pass a list, or omit --to-install")
         return replace(self, inventory=replace(self.inventory, kind=SourceKind.REQUIREMENTS))
+
+    def moved(self, cell: Cell, matrix: Matrix) -> OpenedSource:
+        """The same with the versions of another cell. What their releases require is read from the pack."""
+        names = {axis: normal_package(matrix.axes[axis].package) for axis in cell.axes}
+        packages = dict(self.inventory.packages)
+        for axis, name in names.items():
+            known, version = packages.get(name), cell.axes[axis].partition("@")[0]
+            if known and public_version(known.version) != version:
+                packages[name] = StatedPackage(name=name, version=version, where="a candidate")
+        inventory = replace(self.inventory, packages=packages)
+        new = {name: one for name, one in packages.items() if one != self.inventory.packages[name]}
+        released = released_distributions(
+            shipped_pack().pack, replace(inventory, kind=SourceKind.FREEZE), matrix
+        )
+        distributions = [one for one in self.distributions if one.name not in new]
+        distributions += [one for one in released if one.name in new] if self.distributions else []
+        return replace(self, inventory=inventory, distributions=tuple(distributions))
 
 
 def open_environment(interpreter: Path | None) -> OpenedSource:
@@ -147,7 +163,7 @@ def inspect_source(
     except HarnessError as error:
         entries = ()
         left.append(f"resolve, npu-ops and api: {error.problems[0].what}")
-    problems += combination_problems(matrix, cell, opened, entries, ask_index=options.change)
+    problems += combination_problems(settings, matrix, cell, opened, entries, ask_index=options.change)
     problems += _patches(settings, matrix, axes)
     looked += [f"check {name}" for name in answered(entries)]
     left += [*not_answered(entries), *(f"{a}: not known" for a in ("cann", "python") if a not in axes)]
@@ -159,51 +175,53 @@ def inspect_source(
         not_looked_at=tuple(dict.fromkeys(left)),
         unanswered=tuple(not_answered(entries)) if entries else ("all checks",),
     ).sorted()
-    return _with_change(settings, matrix, inspection, cell) if options.change else inspection
+    return _with_change(settings, matrix, inspection, cell, opened) if options.change else inspection
 
 
 def combination_problems(
-    matrix: Matrix, cell: Cell, opened: OpenedSource, entries: Sequence[CheckedEntry], *, ask_index: bool
+    settings: Settings,
+    matrix: Matrix,
+    cell: Cell,
+    opened: OpenedSource,
+    entries: Sequence[CheckedEntry],
+    *,
+    ask_index: bool,
 ) -> list[Problem]:
     """What is wrong with the versions: what packages require of each other, and what the checks found.
 
     ask_index: whether an index is asked for releases that satisfy a requirement.
     """
-    inventory = opened.inventory
-    stated = opened.distributions or released_distributions(shipped_pack().pack, inventory, matrix)
+    inventory, pack = opened.inventory, shipped_pack().pack
+    stated = opened.distributions or released_distributions(pack, inventory, matrix)
     request, installed = _request(matrix, cell, inventory), inventory.kind.is_installed
     axes = {normal_package(axis.package) for axis in matrix.axes.values() if axis.package}
     movable = () if opened.distributions else axes
+    versions = {name: public_version(one.version) for name, one in inventory.packages.items()}
+    fetcher = _fetcher(settings, inventory)
+    gone = GoneNames(pack=pack, stated=versions, entries=entries, fetcher=fetcher) if pack else None
     required = list(
-        requirement_problems(stated, request, ask_index=ask_index, movable=movable, installed=installed)
+        requirement_problems(
+            stated,
+            request,
+            ask_index=ask_index,
+            movable=movable,
+            installed=installed,
+            compared=gone.of_unsatisfied if gone and installed else None,
+        )
     )
     known = [(one.involved[0], one.involved[1]) for one in required if len(one.involved) == 2]
     return [
         *_host_problems(cell.axes),
         *required,
-        *_newer_majors(inventory, request),
+        *(gone.of_newer_majors(request) if gone else ()),
         *check_problems(entries, inventory, matrix, cell, known),
         *known_problems(matrix, cell),
     ]
 
 
-def _newer_majors(inventory: Inventory, request: ResolveRequest) -> Iterator[Problem]:
-    pack = shipped_pack().pack
-    stated = {name: public_version(one.version) for name, one in inventory.packages.items()}
-    environment = target_environment(request.python, request.arch, host=request.host)
-    for one in newer_majors(pack, stated, environment) if pack else ():
-        yield Problem(
-            stage=Stage.FIRST_STEP,
-            fails=True,
-            check="requirements",
-            text=str(one),
-            source="dates of the releases on the package index",
-            involved=(one.package, one.needs),
-            remedy=f"install {one.needs} {one.newest}, or a later {one.package}",
-        )
-
-
-def _with_change(settings: Settings, matrix: Matrix, inspection: Inspection, cell: Cell) -> Inspection:
+def _with_change(
+    settings: Settings, matrix: Matrix, inspection: Inspection, cell: Cell, opened: OpenedSource
+) -> Inspection:
     """The inspection with the smallest change of the versions for all problems that versions solve."""
     solvable = [
         one
@@ -215,8 +233,16 @@ def _with_change(settings: Settings, matrix: Matrix, inspection: Inspection, cel
     if not movable:
         return inspection
     others = [pin.requirement for pin in cell.pins if pin.reason == "found there"]
+    left = {one.text for one in inspection.failing if one not in solvable}
+
+    def is_fine(candidate: Cell, entries: Sequence[CheckedEntry]) -> bool:
+        moved = opened.moved(candidate, matrix)
+        found = combination_problems(settings, matrix, candidate, moved, entries, ask_index=False)
+        return not any(one.fails and one.text not in left for one in found)
+
     try:
-        change = find_change(settings, matrix, cell.axes, movable, others)
+        installed = opened.inventory.kind.is_installed
+        change = find_change(settings, matrix, cell.axes, movable, others, is_fine, installed=installed)
     except HarnessError:
         return inspection
     if change is None:
@@ -230,16 +256,20 @@ def _with_change(settings: Settings, matrix: Matrix, inspection: Inspection, cel
 
 def _related(settings: Settings, matrix: Matrix, opened: OpenedSource) -> RelatedPackages:
     inventory = opened.inventory
-    target = TargetPlatform(
-        python=inventory.python or "3.11", arch=inventory.arch or platform.machine(), host=False
-    )
     return related_packages(
         inventory,
         opened.distributions,
         shipped_pack().pack,
         {normal_package(axis.package) for axis in matrix.axes.values() if axis.package},
-        ReleaseFetcher(cache=settings.cache, command=run_quietly, target=target),
+        _fetcher(settings, inventory),
     )
+
+
+def _fetcher(settings: Settings, inventory: Inventory) -> ReleaseFetcher:
+    target = TargetPlatform(
+        python=inventory.python or "3.11", arch=inventory.arch or platform.machine(), host=False
+    )
+    return ReleaseFetcher(cache=settings.cache, command=run_quietly, target=target)
 
 
 def _others(inventory: Inventory, matrix: Matrix, related: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Finds the fewest versions to move so that a combination has no failing check, and tries them first.
+"""Finds the fewest versions to move so that `inspect` calls a combination fine, and tries them first.
 
 Candidates are the versions that published tables and stacks of the matrix name. Constraints and tables order
 them (`harness.matrix.cells.violations`); the best are run through the same checks as the combination itself.
@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.matrix.cells.pins import resolve_rules
+from harness.matrix.model.cell import Cell
 from harness.matrix.model.constraints import ViolationKind
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
 from harness.settings import Settings
 from harness.workspace.inspection.inspection_report import Change, Move
 from harness.workspace.inspection.stack_checks import CheckedEntry, check_combinations, combination
+from harness.workspace.inspection.version_problems import is_beside
 
 #: Axes of the host, which are not moved.
 FIXED = frozenset({"cann", "driver", "soc", "device", "python"})
@@ -44,9 +46,17 @@ def find_change(
     axes: Mapping[str, str],
     involved: Sequence[str],
     others: Sequence[str],
+    is_fine: Callable[[Cell, Sequence[CheckedEntry]], bool],
+    *,
+    installed: bool,
 ) -> Change | None:
-    """The smallest change that no check fails, or None. involved: axes of the failing problems."""
-    candidates = sorted(_candidates(matrix, axes, [one for one in involved if one not in FIXED]))
+    """The smallest change that is fine, or None. involved: axes of the failing problems.
+
+    is_fine: the judgement of a combination and its checks by which the present one fails. installed: whether
+    the packages are installed; then a release beside a required one is fine.
+    """
+    movable = [one for one in involved if one not in FIXED]
+    candidates = sorted(_candidates(matrix, axes, movable, installed=installed))
     if not candidates:
         return None
     chosen = _spread(candidates)
@@ -54,7 +64,8 @@ def find_change(
     checked = check_combinations(settings, cells)
     for one, cell in zip(chosen, cells, strict=True):
         entries = checked.get(cell.id, ())
-        if entries and not any(_fails(entry) for entry in entries):
+        is_tried = any(entry.judgement and entry.judgement.status is not Status.ERROR for entry in entries)
+        if is_tried and is_fine(cell, entries):
             return _change(matrix, axes, dict(one.axes), entries)
     return None
 
@@ -70,7 +81,9 @@ def _spread(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     return chosen[:MOST_TRIED]
 
 
-def _candidates(matrix: Matrix, axes: Mapping[str, str], movable: Sequence[str]) -> Iterator[_Candidate]:
+def _candidates(
+    matrix: Matrix, axes: Mapping[str, str], movable: Sequence[str], *, installed: bool
+) -> Iterator[_Candidate]:
     known = {axis: _known_versions(matrix, axis, axes[axis]) for axis in movable if axis in axes}
     for count in range(1, MOST_MOVES + 1):
         for moved in itertools.combinations(known, count):
@@ -78,7 +91,10 @@ def _candidates(matrix: Matrix, axes: Mapping[str, str], movable: Sequence[str])
                 candidate = {**axes, **dict(zip(moved, texts, strict=True))}
                 versions = matrix.versions(candidate)
                 found = matrix.violations.of(versions, resolve_rules(matrix.override_rules, versions))
-                if any(one.kind is not ViolationKind.UNLISTED and not one.override for one in found):
+                broken = [one for one in found if one.kind is not ViolationKind.UNLISTED and not one.override]
+                if not all(
+                    installed and is_beside(one.rule, one.kind.value, matrix, candidate) for one in broken
+                ):
                     continue
                 steps = sum(known[axis].index(text) for axis, text in zip(moved, texts, strict=True))
                 yield _Candidate(moves=count, unlisted=len(found), steps=steps, axes=tuple(candidate.items()))
@@ -107,10 +123,6 @@ def _known_versions(matrix: Matrix, axis: str, present: str) -> list[str]:
     return [found[one] for one in nearest if one != here][:MOST_VERSIONS]
 
 
-def _fails(entry: CheckedEntry) -> bool:
-    return entry.judgement is not None and entry.judgement.status in {Status.FAIL, Status.ERROR}
-
-
 def _change(
     matrix: Matrix, before: Mapping[str, str], after: Mapping[str, str], entries: Sequence[CheckedEntry]
 ) -> Change:
@@ -119,9 +131,10 @@ def _change(
         for axis in after
         if before.get(axis) != after[axis]
     )
-    judged = [entry for entry in entries if entry.judgement is not None]
+    answered = {Status.PASS, Status.FAIL}  # what fails here is a remark
+    judged = [(entry.check, entry.judgement.status in answered) for entry in entries if entry.judgement]
     return Change(
         moves=moves,
-        passed=tuple(e.check for e in judged if e.judgement and e.judgement.status is Status.PASS),
-        open=tuple(e.check for e in judged if e.judgement and e.judgement.status is not Status.PASS),
+        passed=tuple(check for check, is_answered in judged if is_answered),
+        open=tuple(check for check, is_answered in judged if not is_answered),
     )

@@ -14,7 +14,7 @@ from harness.compat.table_drift import find_drift
 from harness.matrix.cells.pins import normal_package
 from harness.matrix.model.cell import Cell
 from harness.matrix.model.constraints import TableRequirement, ViolationKind
-from harness.matrix.model.environment_facets import ConstraintsFacet, ViolatedRule
+from harness.matrix.model.environment_facets import ConstraintsFacet
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
 from harness.sources.packages.resolve_measurements import ResolveMeasured, ResolveProblem
@@ -48,7 +48,7 @@ def check_problems(
         if isinstance(measured, ConstraintsFacet):
             yield from _constraints(measured, inventory, matrix, cell)
         elif isinstance(measured, ResolveMeasured):
-            yield from _resolution(measured, inventory, known)
+            yield from _resolution(measured, inventory, matrix, known)
             if not inventory.kind.is_installed:
                 yield from _refused_by_pip(measured)
             if not inventory.kind.has_files:
@@ -80,7 +80,7 @@ def _constraints(
     measured: ConstraintsFacet, inventory: Inventory, matrix: Matrix, cell: Cell
 ) -> Iterator[Problem]:
     for rule in measured.violated:
-        is_over = inventory.kind.is_installed and _is_beside(rule, matrix, cell)
+        is_over = inventory.kind.is_installed and is_beside(rule.rule, rule.kind, matrix, cell.axes)
         is_open = rule.kind == ViolationKind.UNLISTED.value or bool(rule.override) or is_over
         stage = Stage.INSTALL if rule.kind == ViolationKind.REQUIREMENT.value else Stage.IMPORT
         permitted = f" Permitted: {rule.override}." if rule.override else ""
@@ -94,12 +94,12 @@ def _constraints(
         )
 
 
-def _is_beside(rule: ViolatedRule, matrix: Matrix, cell: Cell) -> bool:
+def is_beside(rule: str, kind: str, matrix: Matrix, axes: Mapping[str, str]) -> bool:
     """Whether a requirement of a published table is violated by a release beside the one that it names."""
-    if rule.kind != ViolationKind.REQUIREMENT.value:
+    if kind != ViolationKind.REQUIREMENT.value:
         return False
-    versions = matrix.versions(cell.axes)
-    tables = (one for one in matrix.constraints[rule.rule].require if isinstance(one, TableRequirement))
+    versions = matrix.versions(axes)
+    tables = (one for one in matrix.constraints[rule].require if isinstance(one, TableRequirement))
     violated = [one for one in tables if one.holds(versions) is False]
     return bool(violated) and all(
         any(
@@ -111,7 +111,7 @@ def _is_beside(rule: ViolatedRule, matrix: Matrix, cell: Cell) -> bool:
 
 
 def _resolution(
-    measured: ResolveMeasured, inventory: Inventory, known: Collection[Requiring]
+    measured: ResolveMeasured, inventory: Inventory, matrix: Matrix, known: Collection[Requiring]
 ) -> Iterator[Problem]:
     """Conflicts, and packages that no index has. What is installed already need not be on an index."""
     if measured.timed_out:
@@ -124,7 +124,7 @@ def _resolution(
         if inventory.kind.is_installed:
             if problem.undecided:
                 continue
-            violated = _violated(problem, inventory) if is_conflict else {}
+            violated = _violated(problem, inventory, matrix) if is_conflict else {}
             if violated and violated.keys() <= set(known):
                 continue
             fails = not all(violated.values()) and not inventory.kind.has_files
@@ -139,11 +139,13 @@ def _resolution(
         )
 
 
-def _violated(problem: ResolveProblem, inventory: Inventory) -> dict[Requiring, bool]:
-    """The stated packages whose requirements stated versions do not satisfy -> whether these are near.
+def _violated(problem: ResolveProblem, inventory: Inventory, matrix: Matrix) -> dict[Requiring, bool]:
+    """The stated packages whose requirements stated versions do not satisfy -> whether that is a remark.
 
-    What else conflicts is about packages whose version the list does not state.
+    What else conflicts is about packages whose version the list does not state. Of packages that are no axis,
+    only requirements of one release count, as in `released_distributions`.
     """
+    axes = {normal_package(axis.package) for axis in matrix.axes.values() if axis.package}
     found = {}
     for one in problem.dependencies:
         stated = inventory.packages.get(one.needs)
@@ -151,8 +153,9 @@ def _violated(problem: ResolveProblem, inventory: Inventory) -> dict[Requiring, 
             continue
         try:
             if not SpecifierSet(one.needed_versions).contains(stated.version, prereleases=True):
+                is_built_for = one.package in axes or one.needed_versions.startswith("==")
                 near = is_near(one.needs, one.needed_versions, stated.version)
-                found[one.package, one.needs] = near
+                found[one.package, one.needs] = near or not is_built_for
         except InvalidSpecifier:  # a range in words of uv
             found[one.package, one.needs] = False
     return found

@@ -1,6 +1,7 @@
 """`npu-matrix inspect`: what it prints and its exit codes. The static checks run elsewhere."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from click.testing import CliRunner, Result
 
 from harness.cli.app import app
 from harness.compat.checks import CHECKS
+from harness.errors import InputError
 from harness.outcome import Evidence, Judgement, Outcome, State, Status
 from harness.plan.tasks.task import Task
+from harness.sources.packages.release_fetcher import ReleaseFetcher, Sources
 from harness.workspace.inspection import inspect_source, related_packages, smallest_change
 from harness.workspace.inspection.stack_checks import CheckedEntry
 
@@ -176,9 +179,51 @@ def test_an_environment_is_not_to_be_installed(tmp_path: Path) -> None:
     assert "installed already" in str(found.exception)
 
 
-@pytest.mark.parametrize(("transformers", "code"), [("5.0.0", 1), ("4.57.1", 0)])
-def test_a_major_release_after_the_package_that_requires_it(transformers: str, code: int) -> None:
-    text = f"vllm==0.11.0\ntransformers=={transformers}\n"
-    result = inspect(text, "--with", "python=3.11", "--no-change")
+GONE = "from transformers import PreTrainedTokenizer\n\n{name} = print\n\ndef f(x: PreTrainedTokenizer):\n    x.{name}\n"
+
+
+@pytest.mark.parametrize(
+    ("stated", "name", "code", "words"),
+    [
+        ("vllm==0.11.0\ntransformers==5.0.0\n", "all_special_tokens_extended", 1, "was published"),
+        ("vllm==0.11.0\ntransformers==5.0.0\n", "all_special_tokens", 0, "was published"),
+        ("vllm==0.11.0\ntransformers==4.57.1\n", "all_special_tokens_extended", 0, ""),
+        ("vllm==0.15.0\ntransformers==5.0.0\n", "all_special_tokens_extended", 1, "requires transformers<5"),
+        ("vllm==0.15.0\ntransformers==5.0.0\n", "all_special_tokens", 0, "requires transformers<5"),
+        ("vllm==0.15.0\ntransformers==4.50.0\n", "all_special_tokens", 1, "requires transformers<5"),
+    ],
+)
+def test_a_later_release_than_the_package_was_written_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stated: str, name: str, code: int, words: str
+) -> None:
+    """It fails if a name that is used is gone. An earlier release than the required ones fails in any case."""
+    with zipfile.ZipFile(tmp_path / "vllm.zip", "w") as archive:
+        archive.writestr("vllm/__init__.py", GONE.format(name=name))
+    sources = Sources(file=tmp_path / "vllm.zip")
+    monkeypatch.setattr(ReleaseFetcher, "sources", lambda self, package, version: sources)
+    result = inspect(stated, "--with", "python=3.11", "--no-change")
     assert result.return_value == code, result.output
-    assert ("did not exist when vllm 0.11.0 was published" in result.output) is bool(code)
+    assert words in " ".join(result.output.split())
+    is_compared = bool(words) and "4.50" not in stated
+    assert (f"uses {name}" in result.output) is bool(is_compared and code)
+    assert ("no name that it uses is gone" in result.output) is (is_compared and not code)
+
+
+def test_names_that_cannot_be_compared_are_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(self, package, version):
+        raise InputError("no such release")
+
+    monkeypatch.setattr(ReleaseFetcher, "sources", unreachable)
+    result = inspect("vllm==0.11.0\ntransformers==5.0.0\n", "--with", "python=3.11", "--no-change")
+    assert result.return_value == 0, result.output
+    assert "the names that it uses were not compared" in result.output
+
+
+def test_a_change_with_remarks_is_offered() -> None:
+    """The judgement of a candidate is that of the list: triton-ascend 3.2.1 beside 3.2.0 is a remark."""
+    stated = "vllm-ascend==0.18.0\ntriton-ascend==3.2.1\ntorch==2.9.0\ntorch-npu==2.8.0\n"
+    result = inspect(stated, "--with", "python=3.11", "--json")
+    assert result.return_value == 1, result.output
+    changes = [one["change"] for one in json.loads(result.stdout)["problems"] if one["change"]]
+    assert changes, result.output
+    assert [move["package"] for move in changes[0]["moves"]] == ["torch-npu"]

@@ -83,6 +83,18 @@ def test_a_conflict_of_an_installed_list_fails_if_a_stated_release_is_refused(me
     assert asked.text == "No version fits."
 
 
+@pytest.mark.parametrize(("needed", "fails"), [(">=1.25,<2.4", False), ("==2.3.0", True)])
+def test_of_packages_that_are_no_axis_only_requirements_of_one_release_count(
+    needed: str, fails: bool
+) -> None:
+    measured = conflict(needed, package="mistral-common", needs="numpy")
+    packages = {"mistral-common": "0.18.0", "numpy": "2.4.6"}
+    (installed,) = problems(measured, SourceKind.FREEZE, packages=packages)
+    assert installed.fails is fails
+    (asked,) = problems(measured, SourceKind.REQUIREMENTS, packages=packages)
+    assert asked.fails
+
+
 def test_a_conflict_that_was_told_before_is_not_told_again() -> None:
     known = [("vllm-ascend", "triton-ascend")]
     assert problems(conflict("==3.1.0"), SourceKind.FREEZE, known) == []
