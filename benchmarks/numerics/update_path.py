@@ -61,6 +61,17 @@ PATH: Mapping[str, tuple[str, ...]] = {
         "nested_tensor_from_tensor_list",
         "make_iterator",
     ),
+    "utils/ulysses.py": (
+        "get_ulysses_sequence_parallel_rank",
+        "slice_input_tensor",
+        "_unpad_tensor",
+        "all_gather_tensor",
+        "Gather.forward",
+        "Gather.backward",
+        "gather_outputs_and_unpad",
+        "ulysses_pad",
+        "ulysses_pad_and_slice_inputs",
+    ),
     "utils/npu_utils.py": (
         "IndexFirstAxis.forward",
         "IndexFirstAxis.backward",
@@ -121,8 +132,8 @@ ENGINE, ENGINE_WORKER = ("workers/engine/", "workers/utils/"), "workers/engine_w
 """Files of the engine. Releases without its worker do not train policies with it."""
 
 OTHER_FEATURES: Mapping[str, str] = {
-    "ulysses": "sequence parallelism, which needs several processes",
-    "sp_size": "sequence parallelism, which needs several processes",
+    "vlm": "inputs with images",
+    "ulysses_device_mesh": "groups of several processes, in place of which the benchmark has its own",
     "fused_kernels": "fused kernels of the language-model head, which need CUDA",
     "fused_linear": "fused kernels of the language-model head, which need CUDA",
     "prefix_grouper": "prefix grouper",

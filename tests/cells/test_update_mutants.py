@@ -62,19 +62,45 @@ def test_a_mutant_of_verl_turns_the_update_red(cell, tmp_path, number):
     assert "On the CPU" in " ".join(judgement.reasons) or "raised" in " ".join(judgement.reasons)
 
 
+def update_with(cell, folder, original, place, before, after):
+    """The judgement of the update with a verl in which one text of a file is another."""
+    shutil.copytree(original, folder / "overlay" / "verl")
+    copied = folder / "overlay" / "verl" / place
+    changed = copied.read_text("utf-8").replace(before, after, 1)
+    assert changed != copied.read_text("utf-8")
+    copied.write_text(changed, "utf-8")
+    outcome = cell.execute("update", folder, python_path=[folder / "overlay"])
+    return judge_outcome(cell.tasks["update"].check, outcome)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "first", "place"),
+    [
+        ("grad_output * ctx.sp_world_size", "grad_output", "logits_gradient", "gather_outputs_and_unpad"),
+        (
+            "slice(sp_rank * parts, (sp_rank + 1) * parts)",
+            "slice(0, parts)",
+            "log_prob",
+            "slice_input_tensor",
+        ),
+    ],
+)
+def test_wrong_sequence_parallelism_turns_the_update_red(cell, tmp_path, before, after, first, place):
+    """Only one case has several ranks, so only that one is wrong."""
+    judgement = update_with(cell, tmp_path, installed_verl(cell), "utils/ulysses.py", before, after)
+
+    assert judgement.status is Status.FAIL
+    wrong = [reason for reason in judgement.reasons if "first wrong quantity" in reason]
+    assert wrong
+    assert all(one.startswith("ulysses ") and first in one and place in one for one in wrong)
+
+
 def test_a_micro_batch_left_on_the_host_turns_the_update_red(cell, tmp_path):
     """On a CPU that changes nothing, so that the benchmark of mutants cannot try it."""
     original = installed_verl(cell)
     places = ("workers/actor/dp_actor.py", "workers/engine/fsdp/transformer_impl.py")
     place = next(one for one in places if (original / one).is_file())
-    shutil.copytree(original, tmp_path / "overlay" / "verl")
-    copied = tmp_path / "overlay" / "verl" / place
-    changed = copied.read_text("utf-8").replace("micro_batch.to(get_device_id())", "micro_batch", 1)
-    assert changed != copied.read_text("utf-8")
-    copied.write_text(changed, "utf-8")
-
-    outcome = cell.execute("update", tmp_path, python_path=[tmp_path / "overlay"])
-    judgement = judge_outcome(cell.tasks["update"].check, outcome)
+    judgement = update_with(cell, tmp_path, original, place, "micro_batch.to(get_device_id())", "micro_batch")
 
     assert judgement.status is Status.FAIL
     assert "same device" in " ".join(judgement.reasons)

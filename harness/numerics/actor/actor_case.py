@@ -105,6 +105,11 @@ class ActorCase:
         return 0
 
     @property
+    def sp_size(self) -> int:
+        """Each row is on one rank."""
+        return 1
+
+    @property
     def epochs(self) -> int:
         """Passes over the rows."""
         return 1

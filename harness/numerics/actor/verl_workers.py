@@ -157,6 +157,10 @@ class WorkerCase(Protocol):
         """How many tokens a micro-batch may have; 0 for a fixed number of rows."""
 
     @property
+    def sp_size(self) -> int:
+        """Number of ranks among which the tokens of packed rows are divided (Ulysses)."""
+
+    @property
     def epochs(self) -> int:
         """Passes over the rows of an update."""
 
@@ -188,6 +192,7 @@ class LegacyActor:
             "ppo_max_token_len_per_gpu": case.max_tokens or 16384,
             "use_torch_compile": False,
             "use_remove_padding": case.packed,
+            "ulysses_sequence_parallel_size": case.sp_size,
             "policy_loss": config.PolicyLossConfig(loss_mode=case.update.loss_mode),
             "fsdp_config": verl_configuration("FSDPEngineConfig", {"dtype": case.compute}),
             **_update_settings(case, "lr", "loss_mode"),
@@ -251,9 +256,7 @@ class EngineActor:
         if case.compute == "float32":
             # The engine of 0.7 always computes in bfloat16.
             _without_autocast(model, device)
-        self.engine = _plain_engine(
-            engine_module.FSDPEngineWithLMHead, packed=case.packed, dp_size=case.dp_size
-        )
+        self.engine = _plain_engine(engine_module.FSDPEngineWithLMHead, case)
         settings = {
             "module": model,
             "optimizer": optimizer,
@@ -331,7 +334,7 @@ def _update_settings(case: WorkerCase, *omitted: str) -> dict[str, object]:
     return {name: value for name, value in settings.items() if name not in omitted}
 
 
-def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:
+def _plain_engine(engine: type[Any], case: WorkerCase) -> Any:
     """An engine around a module without a wrapper: its methods are verl's, but its set-up is not run."""
 
     class Plain(engine):  # type: ignore[misc]
@@ -339,10 +342,10 @@ def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:
             self.engine_config = SimpleNamespace(
                 entropy_checkpointing=False, entropy_from_logits_with_chunking=False, fsdp_size=1
             )
-            self.ulysses_sequence_parallel_size = 1
+            self.ulysses_sequence_parallel_size = case.sp_size
             self.ulysses_device_mesh = None
-            self.use_ulysses_sp = False
-            self.use_remove_padding = packed
+            self.use_ulysses_sp = case.sp_size > 1
+            self.use_remove_padding = case.packed
             self.pad_to_length = False
             self.scaler = None
             self.ulysses_parallel_group = None
@@ -361,7 +364,7 @@ def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:
 
         def get_data_parallel_size(self) -> int:
             """The number of ranks of the case, although this process is the only one."""
-            return dp_size
+            return case.dp_size
 
     return Plain()
 

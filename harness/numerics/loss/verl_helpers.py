@@ -282,13 +282,38 @@ def _labels(given: Arguments) -> list[NDArray[Any]]:
     ids = given["micro_batch"]["input_ids"]
     found = np.roll(array(ids), -1).astype(np.float64)
     found[array(ids.offsets())[1:] - 1] = np.nan
-    return [found]
+    return [_slice(found, 0, np.nan)]
+
+
+def _slice(values: NDArray[Any], axis: int, padding: float | None = None) -> NDArray[Any]:
+    """The part of this rank in the sequence-parallel group. The values are padded at the end of the axis so
+    that all ranks have equally many; ValueError without a padding if they have not."""
+    ulysses: Any = import_module(ULYSSES)
+    group, distributed = ulysses.get_ulysses_sequence_parallel_group(), import_module("torch.distributed")
+    if group is None:
+        return values
+    size = distributed.get_world_size(group)
+    if padding is not None:
+        widths = [(0, 0)] * values.ndim
+        widths[axis] = (0, -values.shape[axis] % size)
+        values = np.pad(values, widths, constant_values=padding)
+    return np.asarray(np.split(values, size, axis=axis)[distributed.get_rank(group)])
+
+
+def _sliced(given: Arguments) -> list[NDArray[Any]]:
+    return [_slice(array(given["x"]), given["dim"], 0 if given["padding"] else None)]
+
+
+def _sliced_tokens(given: Arguments) -> list[NDArray[Any]]:
+    padding = given.get("pad_value", 0) if given["sp_size"] > 1 else None
+    return [_slice(array(given["input_ids_rmpad"]), 1, padding)]
 
 
 CORE, FUNCTIONAL = "verl.trainer.ppo.core_algos", "verl.utils.torch_functional"
 PADDING = "verl.workers.utils.padding"
 CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
 TENSORDICT = "verl.utils.tensordict_utils"
+ULYSSES = "verl.utils.ulysses"
 FSDP_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 HELPERS = (
     Helper(module=FUNCTIONAL, name="masked_sum", defined=_masked_sum),
@@ -330,6 +355,13 @@ HELPERS = (
     Helper(module=TENSORDICT, name="index_select_tensor_dict", defined=_selected, seen=_first),
     Helper(module=CORRECTION, name="_parse_rollout_rs_thresholds", defined=_thresholds, seen=_bounds),
     Helper(module="verl.utils.seqlen_balancing", name="restore_dynamic_batch", defined=_restored),
+    Helper(module=ULYSSES, name="slice_input_tensor", defined=_sliced),
+    Helper(
+        module=ULYSSES,
+        name="ulysses_pad_and_slice_inputs",
+        defined=_sliced_tokens,
+        seen=lambda found: array(found[0]),
+    ),
     Helper(
         module=FSDP_ENGINE,
         name="FSDPEngineWithLMHead.prepare_model_inputs",

@@ -22,6 +22,7 @@ from harness.numerics.actor.verl_workers import (
 )
 from harness.numerics.loss.verl_helpers import array
 from harness.numerics.update.replaced import replaced
+from harness.numerics.update.sequence_ranks import SequenceRanks
 from harness.numerics.update.trainer_glue import ROW, PaddedTrainer, QueueTrainer, trainer_method
 from harness.numerics.update.update_cases import INFERENCE_TOKENS, UpdateCase, draw
 
@@ -54,6 +55,12 @@ class EngineInWorker(EngineActor):
         self.trainer: PaddedTrainer | QueueTrainer | None = None
         if trainer_method(self.nested, "_update_actor") is not None:
             self.trainer = QueueTrainer(self, self._fields) if self.nested else PaddedTrainer(self)
+
+    def run_on_each(self, ranks: SequenceRanks) -> None:
+        """Run the forward step of a micro-batch on each of these ranks."""
+        if ranks.size > 1:
+            self.engine.ulysses_device_mesh, self.engine.ulysses_parallel_group = ranks.mesh, ranks
+        self.engine.forward_step = ranks.on_each(self.engine.forward_step)
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of the responses, (batch, response)."""
@@ -231,12 +238,17 @@ class LegacyInTrainer(LegacyActor):
         super().__init__(model, optimizer, case, device)
         self.case, self.nested = case, False
         # The actor reads these from a batch for a pass without gradients only.
-        self.micro, self.max_tokens = case.inference_rows, INFERENCE_TOKENS if case.max_tokens else 0
+        self.micro = case.inference_rows
+        self.max_tokens = INFERENCE_TOKENS // case.sp_size if case.max_tokens else 0
         self.note: Callable[[str, Any], None] = lambda _name, _values: None
         self.blame: Callable[[Any], None] = lambda _function: None
         self.metrics: dict[str, list[float]] = {}
         has_methods = trainer_method(False, "_update_actor") is not None
         self.trainer = PaddedTrainer(self, "auto") if has_methods else None
+
+    def run_on_each(self, ranks: SequenceRanks) -> None:
+        """Run the forward step of a micro-batch on each of these ranks."""
+        self.actor._forward_micro_batch = ranks.on_each(self.actor._forward_micro_batch)  # noqa: SLF001
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of the responses, (batch, response)."""
@@ -316,7 +328,7 @@ def _plain_worker(actor: EngineInWorker) -> Any:
                 use_dynamic_bsz=tokens is not None,
                 max_token_len_per_gpu=tokens,
                 micro_batch_size_per_gpu=micro,
-                infer_max_token_len_per_gpu=INFERENCE_TOKENS if tokens else None,
+                infer_max_token_len_per_gpu=INFERENCE_TOKENS // case.sp_size if tokens else None,
                 infer_micro_batch_size_per_gpu=case.inference_rows,
                 use_fused_kernels=False,
             )

@@ -60,8 +60,9 @@ class UpdateCase:
     of rows. dp_size: number of data-parallel ranks, of which this process is one; the others have
     `other_tokens` valid tokens and split dynamic batches into at least `OTHER_MICRO_BATCHES`. epochs:
     passes over the rows. nested: the worker gets nested tensors, as from the trainer with a transfer queue,
-    if this release has it. sessions: some rows are earlier outputs of the session of another row, if this
-    release knows sessions.
+    if this release has it. sp_size: number of ranks among which the tokens of packed rows are divided
+    (Ulysses). sessions: some rows are earlier outputs of the session of another row, if this release knows
+    sessions.
     """
 
     name: str
@@ -78,6 +79,7 @@ class UpdateCase:
     dp_size: int = 1
     epochs: int = 1
     nested: bool = False
+    sp_size: int = 1
     sessions: bool = False
     seed: int = 20250718
     compute: str = "float32"
@@ -123,6 +125,11 @@ class UpdateCase:
     def on_policy(self) -> bool:
         """Whether a legacy worker takes the new log-probabilities as the old ones."""
         return self.steps == 1
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens a dynamic micro-batch may have on all its ranks."""
+        return self.max_tokens * self.sp_size
 
     @property
     def other_tokens(self) -> int:
@@ -202,6 +209,14 @@ CASES = (
         weights=True,
         dp_size=2,
         nested=True,
+    ),
+    UpdateCase(
+        name="ulysses",
+        update=replace(SETTINGS, ppo_micro_batch_size_per_gpu=1, temperature=0.85),
+        max_tokens=8,
+        packed=True,
+        nested=True,
+        sp_size=4,
     ),
     UpdateCase(
         name="on-policy",

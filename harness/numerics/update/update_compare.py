@@ -345,7 +345,7 @@ class _Comparison:
         while (ids := self.record.find("input_ids", step, len(batches))) is not None:
             found = self._rows_in(ids, left)
             lengths = self.inputs.attention_mask[found].sum()
-            if not found or (lengths > self.case.max_tokens and len(found) > 1):
+            if not found or (lengths > self.case.most_tokens and len(found) > 1):
                 return batches, "it is not made of rows of the mini-batch, or it is longer than allowed"
             batches.append(np.array(found))
             left -= set(found)
@@ -369,9 +369,9 @@ class _Comparison:
         A packing that needs more because rows are not divided has none that do.
         """
         lengths = self.inputs.attention_mask.sum(-1)
-        needed = max(-(-int(lengths[rows].sum()) // self.case.max_tokens), self._agreed)
+        needed = max(-(-int(lengths[rows].sum()) // self.case.most_tokens), self._agreed)
         shortest = sum(sorted(int(lengths[one].sum()) for one in batches)[:2])
-        if len(batches) > needed and shortest <= self.case.max_tokens:
+        if len(batches) > needed and shortest <= self.case.most_tokens:
             detail = f"there are {len(batches)} micro-batches, and {needed} are enough"
             self._report("input_ids", step, len(batches), detail, blamed="micro-batches")
 
@@ -383,6 +383,8 @@ class _Comparison:
             found = [next((row for row, own in rows.items() if own == line), -1) for line in given]
             return [] if -1 in found or len(set(found)) < len(found) else found
         found, tokens = [], ids.reshape(-1).tolist()
+        padding = -len(np.trim_zeros(tokens, "b")) % self.case.sp_size
+        tokens = tokens[: len(tokens) - padding]
         while tokens:
             fitting = (row for row, own in rows.items() if row not in found and tokens[: len(own)] == own)
             row = next(fitting, -1)
@@ -458,7 +460,8 @@ class _Comparison:
         if found is not None and self.reference.legacy and not self.case.packed:
             layout = np.where(mask, places, -1)
         elif self.case.packed:
-            layout = places[mask][None]
+            padding = -int(mask.sum()) % self.case.sp_size
+            layout = np.pad(places[mask], (0, padding), constant_values=-1)[None]
         else:
             longest = int(mask.sum(axis=1).max())
             layout = np.full((len(rows), longest), -1)

@@ -29,6 +29,7 @@ from harness.numerics.loss.verl_helpers import place_in, place_of, raised_in, wa
 from harness.numerics.update.rank_batches import RANK_ROWS, micro_batches_of_ranks
 from harness.numerics.update.rejection import LONE_ROW, REJECTIONS, STORED_REJECTION, WEIGHTINGS, Rejection
 from harness.numerics.update.replaced import replaced
+from harness.numerics.update.sequence_ranks import SequenceRanks
 from harness.numerics.update.trainer_glue import QUEUE_TRAINER, PaddedTrainer, QueueTrainer, trainer_method
 from harness.numerics.update.training_worker import UPDATE_SETTINGS, EngineInWorker, LegacyInTrainer, padded
 from harness.numerics.update.update_cases import (
@@ -53,15 +54,22 @@ STORED = ("advantages", "rollout_is_weights", "response_mask", "token_level_rewa
 
 @dataclass(kw_only=True)
 class Recorder:
-    """Collects quantities. step, micro: the current ones; places: where verl computes each quantity."""
+    """Collects quantities. step, micro: the current ones; places: where verl computes each quantity; ranks:
+    those of the sequence-parallel group, of which the first is recorded."""
 
     quantities: list[Quantity] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
     step: int = BEFORE
     micro: int = BEFORE
+    ranks: SequenceRanks | None = None
 
-    def note(self, name: str, tensor: Any, *, micro: int | None = None) -> None:
-        """Record a tensor now; `micro` if it belongs to an earlier micro-batch."""
+    def note(self, name: str, tensor: Any) -> None:
+        """Record a tensor now, if the first rank runs."""
+        if self.ranks is None or self.ranks.is_first:
+            self.note_of_all(name, tensor)
+
+    def note_of_all(self, name: str, tensor: Any, *, micro: int | None = None) -> None:
+        """Record a tensor of all ranks now; `micro` if it belongs to an earlier micro-batch."""
         values = tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
         values = np.array(values, dtype=np.int64 if values.dtype.kind in "biu" else np.float64)
         number = self.micro if micro is None else micro
@@ -135,11 +143,17 @@ class _Run:
     def run(self) -> None:
         case, recorder = self.case, self.recorder
         model = build_model(self.torch, self.inputs.parameters, self.device)
+        ranks = recorder.ranks = SequenceRanks(self.torch, case.sp_size)
+        model.register_forward_hook(ranks.average)
         optimizer = self.torch.optim.AdamW(model.parameters(), lr=case.update.lr)
         worker = worker_class(self.path)(model, optimizer, case, self.device.partition(":")[0])
         worker.note, worker.blame = recorder.note, recorder.blame
+        worker.run_on_each(ranks)
         self._watch_input(worker, model)
         self._locate(worker)
+        if case.sp_size > 1:
+            # Earlier cases compare the gradient without it.
+            recorder.at(ranks.gathering, "logits_gradient")
         advantages, mask, weights = self._trainer_step(worker)
         # Batches reach a worker from the trainer's process, on the host.
         tokens = {
@@ -150,6 +164,7 @@ class _Run:
         }
         with ExitStack() as inner:
             inner.enter_context(self._other_ranks())
+            inner.enter_context(ranks.active())
             targets = {
                 "old_log_probs": self._on_host(self.inputs.old_log_probs),
                 "advantages": _from_device(advantages),
@@ -180,6 +195,12 @@ class _Run:
             recorder.note("nested", np.int64(worker.nested))
             recorder.note("trainer", np.int64(worker.trainer is not None))
 
+    @property
+    def ranks(self) -> SequenceRanks:
+        """The ranks among which tokens are divided."""
+        assert self.recorder.ranks is not None
+        return self.recorder.ranks
+
     def _watch_input(self, worker: Any, model: Any) -> None:
         """Name what prepares the input of the model if this is not padded or packed: it may raise then."""
         if isinstance(worker, LegacyInTrainer):
@@ -206,8 +227,12 @@ class _Run:
         cached: list[bool] = []
 
         def after_forward(module: Any, _args: Any, kwargs: Any, output: Any) -> None:
+            if self.ranks.previews:
+                return
             mask = kwargs.get("attention_mask")
-            tokens.append(kwargs["input_ids"].numel() if mask is None else int(mask.sum()))
+            ids = self.ranks.whole("input_ids", kwargs["input_ids"])
+            if ids is not None:
+                tokens.append(self._tokens_in(ids) if mask is None else int(mask.sum()))
             kept.append(output.logits.requires_grad)
             modes.append(module.training)
             cached.append(uses_cache(module, kwargs))
@@ -218,6 +243,10 @@ class _Run:
         for name, found in (("graph", kept), ("mode", modes), ("cache", cached)):
             self.recorder.note(f"inference_{name}", np.int64(not found or any(found)))
         self.recorder.note("inference_tokens", np.array(tokens, dtype=np.int64))
+
+    def _tokens_in(self, ids: Any) -> int:
+        """The number of packed tokens. Where ranks divide them, the last ones may be padding, which is 0."""
+        return int(ids.numel() if self.ranks.size == 1 else ids.count_nonzero())
 
     @contextmanager
     def _batches_of_ranks_are_noted(self, worker: Any) -> Iterator[None]:
@@ -615,7 +644,13 @@ class _Run:
                 self.recorder.note("policy_gradient", padded(gradient))
 
     def _watch_torch(self, stack: ExitStack, model: Any, optimizer: Any) -> None:
-        recorder = self.recorder
+        recorder, ranks = self.recorder, self.ranks
+
+        def note_part(name: str, part: Any, rank: int | None = None, micro: int | None = None) -> None:
+            whole = ranks.whole(name, part, rank)
+            if whole is not None:
+                recorder.note_of_all(name, whole, micro=micro)
+
         backward = self.torch.Tensor.backward
 
         def recording_backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -629,13 +664,13 @@ class _Run:
                 return
             recorder.note("training_mode", np.int64(module.training))
             recorder.note("training_cache", np.int64(uses_cache(module, kwargs)))
-            recorder.note("input_ids", kwargs["input_ids"])
-            recorder.note("position_ids", kwargs["position_ids"])
+            note_part("input_ids", kwargs["input_ids"])
+            note_part("position_ids", kwargs["position_ids"])
             if kwargs.get("attention_mask") is not None:
                 recorder.note("attention_mask", kwargs["attention_mask"])
-            micro = recorder.micro
+            micro, rank = recorder.micro, ranks.rank
             output.logits.register_hook(
-                lambda gradient: recorder.note("logits_gradient", gradient, micro=micro)
+                lambda gradient: note_part("logits_gradient", gradient, rank, micro=micro)
             )
 
         def before_step(*_: Any) -> None:
