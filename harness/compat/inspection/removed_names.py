@@ -3,6 +3,7 @@
 `api` compares names whose class is certain. Here a word counts that was a method and that no file of the
 later release contains, in two cases: nothing else defines it, so it can only be that method; or it is read of
 a parameter whose type names a class of the package (`tokenizer: AnyTokenizer`, a union of such classes).
+What is read under a condition does not count: peft calls `from_legacy_cache` for prefix tuning only.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ from harness.sources.python_syntax import parse_source
 
 _METHOD = re.compile(rb"^ +(?:async )?def ([a-zA-Z]\w+)\(", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
-_READ = re.compile(rb"(?<!\bself)(?<!\bcls)\.([a-zA-Z]\w+)\b(?!\s*=[^=])")
+_READ = re.compile(rb"\.([a-zA-Z]\w+)")
 #: A definition, an assignment, or a text, with which `hasattr` and `getattr` ask for a name.
 _BOUND = re.compile(rb"\b(?:def|class)\s+(\w+)|[\"'](\w+)[\"']|\b(\w+)\s*(?::[^=\n]+)?=[^=]")
+_BRANCHES = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match, ast.BoolOp, ast.Lambda)
+_LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovedName:
-    """A method that is read in a line of the calling package."""
+    """A method that is read in a line of the calling package. is_typed: of a parameter with a type."""
 
     name: str
     file: str
     line: int
+    is_typed: bool
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} uses {self.name}"
@@ -48,41 +53,31 @@ def removed_names(
     gone = {word for text in _texts(before) for word in _METHOD.findall(text)}
     for text in _texts(now):
         gone.difference_update(_WORD.findall(text))
-    texts = _sources(sources)
-    imported = re.compile(rb"^\s*(?:from|import) +%s\b" % _module(before.package).encode(), re.MULTILINE)
+    texts, module = _sources(sources), before.package.replace("-", "_")
+    imported = re.compile(rb"^\s*(?:from|import) +%s\b" % module.encode(), re.MULTILINE)
+    bound = {word.decode() for text in texts.values() for found in _BOUND.findall(text) for word in found}
+    told: set[str] = set()
     importing = {file: text for file, text in texts.items() if imported.search(text)}
-    found = _only_there(texts, importing, gone, others)
-    for file, text in importing.items():
-        read = {word.decode() for word in _READ.findall(text) if word in gone}
-        tree = parse_source(text) if read - found.keys() else None
-        for name, line in _of_typed_parameters(tree, _module(before.package), read) if tree else ():
-            found.setdefault(name, (file, line))
-    for name, (file, line) in sorted(found.items()):
-        yield RemovedName(name=name, file=file, line=line)
+    for one in _all_reads(importing, module, gone):
+        is_elsewhere = one.name in bound or any(other.containing(one.name.encode()) for other in others)
+        if one.name not in told and (one.is_typed or not is_elsewhere):
+            told.add(one.name)
+            yield one
 
 
-def _only_there(
-    texts: Mapping[str, bytes],
-    importing: Mapping[str, bytes],
-    gone: set[bytes],
-    others: Sequence[ReleaseSurface],
-) -> dict[str, tuple[str, int]]:
-    """Name -> file and line, of the methods that neither the caller nor another package defines."""
-    bound = {word for text in texts.values() for found in _BOUND.findall(text) for word in found}
-    read: dict[bytes, tuple[str, int]] = {}
-    for file, text in importing.items():
-        for match in _READ.finditer(text):
-            if match[1] in gone and match[1] not in bound:
-                read.setdefault(match[1], (file, text.count(b"\n", 0, match.start()) + 1))
-    return {
-        word.decode(): place
-        for word, place in read.items()
-        if not any(one.containing(word) for one in others)
-    }
+def _all_reads(texts: Mapping[str, bytes], module: str, gone: set[bytes]) -> Iterator[RemovedName]:
+    for file, text in sorted(texts.items()):
+        names = {word.decode() for word in _READ.findall(text) if word in gone}
+        tree = parse_source(text) if names else None
+        if tree is not None:
+            types = _types(tree, module)
+            for node, is_typed in _unconditional(tree, types, frozenset()):
+                if node.attr in names:
+                    yield RemovedName(name=node.attr, file=file, line=node.lineno, is_typed=is_typed)
 
 
-def _of_typed_parameters(tree: ast.Module, module: str, names: set[str]) -> Iterator[tuple[str, int]]:
-    """The attributes in `names` that are read of a parameter whose annotation names a class of `module`."""
+def _types(tree: ast.Module, module: str) -> set[str]:
+    """The names that a module has for types of a package: imported ones, and unions with these."""
     types = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -92,16 +87,25 @@ def _of_typed_parameters(tree: ast.Module, module: str, names: set[str]) -> Iter
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and _names(statement.value) & types:
             types |= {one.id for one in statement.targets if isinstance(one, ast.Name)}
-    for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-        typed = {one.arg for one in arguments if one.annotation and _names(one.annotation) & types}
-        for read in ast.walk(function):
-            match read:
-                case ast.Attribute(value=ast.Name(id=name), attr=attribute, ctx=ast.Load()):
-                    if name in typed and attribute in names:
-                        yield attribute, read.lineno
+    return types
+
+
+def _unconditional(
+    node: ast.AST, types: set[str], typed: frozenset[str]
+) -> Iterator[tuple[ast.Attribute, bool]]:
+    """The attributes that are read wherever their function runs, and whether of a parameter in `typed`."""
+    if isinstance(node, _FUNCTIONS):
+        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        typed = typed - {one.arg for one in arguments}
+        typed |= {one.arg for one in arguments if one.annotation and _names(one.annotation) & types}
+    if isinstance(node, (*_BRANCHES, *_LOOPS)):
+        return
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        of = node.value.id if isinstance(node.value, ast.Name) else ""
+        if of not in {"self", "cls"}:
+            yield node, of in typed
+    for child in ast.iter_child_nodes(node):
+        yield from _unconditional(child, types, typed)
 
 
 def _names(node: ast.expr) -> set[str]:
@@ -122,7 +126,3 @@ def _sources(file: Path) -> dict[str, bytes]:
             return {name: archive.read(name) for name in names}
     except UNREADABLE as error:
         raise InputError("these sources cannot be read", where=Location(file), why=str(error)) from error
-
-
-def _module(package: str) -> str:
-    return package.replace("-", "_")

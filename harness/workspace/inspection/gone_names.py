@@ -1,4 +1,7 @@
-"""Releases that are newer than a package was written for: whether they lack names that it uses."""
+"""Releases that are newer than a package was written for: whether they lack methods that it calls.
+
+Names whose class is certain are compared by `api`, which tells what cannot be imported.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from dataclasses import dataclass
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from harness.compat.api.api_measurements import ApiMeasured
 from harness.compat.inspection.installed_requirements import COMPILED_AGAINST, Unsatisfied
 from harness.compat.inspection.newer_majors import newer_majors
 from harness.compat.inspection.removed_names import removed_names
@@ -16,21 +18,18 @@ from harness.compat.knowledge.surface_pack import SurfacePack
 from harness.compat.resolve.replaced_requirements import target_environment
 from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.errors import HarnessError
-from harness.matrix.cells.pins import normal_package
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.inspection.inspection_report import Problem, Stage
-from harness.workspace.inspection.stack_checks import CheckedEntry
 
 _MOST_NAMES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoneNames:
-    """stated: package -> version. entries: the checks; `api` compared names whose class is certain."""
+    """Compares stated releases (package -> version) with earlier ones, beyond what `api` compares."""
 
     pack: SurfacePack
     stated: Mapping[str, str]
-    entries: Sequence[CheckedEntry]
     fetcher: ReleaseFetcher
 
     def of(self, package: str, needs: str, before: str) -> tuple[str, ...] | None:
@@ -48,12 +47,10 @@ class GoneNames:
         ]
         try:
             sources = self.fetcher.sources(package, self.stated[package]).file
-            found = dict(self._of_check(package, needs))
-            for one in removed_names(sources, old, new, others):
-                found.setdefault((one.file, one.line), str(one))
+            found = tuple(map(str, removed_names(sources, old, new, others)))
         except HarnessError:
             return None
-        shown, more = tuple(found.values())[:_MOST_NAMES], len(found) - _MOST_NAMES
+        shown, more = found[:_MOST_NAMES], len(found) - _MOST_NAMES
         return (*shown, f"{more} more use") if more > 0 else shown
 
     def of_unsatisfied(self, one: Unsatisfied) -> tuple[str, ...] | None:
@@ -85,19 +82,6 @@ class GoneNames:
                 involved=(one.package, one.needs),
                 remedy=f"install {one.needs} {one.newest}, or a later {one.package}",
             )
-
-    def _of_check(self, package: str, needs: str) -> Iterator[tuple[tuple[str, int], str]]:
-        """Place and text of uses that break when they are called, which are no failures of `api`."""
-        for entry in self.entries:
-            if entry.task is None or entry.outcome is None or entry.judgement is None:
-                continue
-            measured = entry.task.check.read(entry.outcome)
-            for finding in measured.findings if isinstance(measured, ApiMeasured) else ():
-                pair = (finding.consumer, finding.provider.partition(" ")[0])
-                is_missing = finding.kind == "missing" and finding.breaks and not finding.guarded
-                if is_missing and tuple(map(normal_package, pair)) == (package, needs):
-                    place = (finding.file, finding.line)
-                    yield place, f"{finding.file}:{finding.line} uses {finding.name}"
 
 
 def said_of(gone: Sequence[str] | None) -> str:

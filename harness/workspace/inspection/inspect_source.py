@@ -198,7 +198,7 @@ def combination_problems(
     movable = () if opened.distributions else axes
     versions = {name: public_version(one.version) for name, one in inventory.packages.items()}
     fetcher = _fetcher(settings, inventory)
-    gone = GoneNames(pack=pack, stated=versions, entries=entries, fetcher=fetcher) if pack else None
+    gone = GoneNames(pack=pack, stated=versions, fetcher=fetcher) if pack else None
     required = list(
         requirement_problems(
             stated,

@@ -62,6 +62,9 @@ def test_a_method_that_is_gone(tmp_path: Path, caller: str) -> None:
         "import lower\n\ndef f(x):\n    return x.dropped() if hasattr(x, 'dropped') else None\n",
         "from lower import Tokenizer\n\nclass Own:\n    dropped = 1\n\ndef f(x: Own):\n    x.dropped\n",
         "import lower\n\ndef f(x):\n    x.dropped = 1\n",
+        "import lower\n\ndef f(x):\n    if x.kept():\n        x.dropped()\n",
+        "import lower\n\ndef f(x):\n    return x.kept() and x.dropped()\n",
+        "import lower\n\ndef f(x):\n    try:\n        x.dropped()\n    except AttributeError:\n        pass\n",
     ],
 )
 def test_what_may_be_something_else(tmp_path: Path, caller: str) -> None:
