@@ -15,6 +15,7 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.compat.lint.lint_measurements import LintResult
+    from harness.sources.tree import Tree
     from harness.workspace.linting.lint_request import LintRequest
 
 #: The value of --verl for the newest verl of the profile, which needs no edit when the matrix changes.
@@ -70,7 +71,7 @@ def command(
     Hydra composes the configuration of that verl (a release, or a commit that a mirror has) with the
     overrides, and verl's own program is followed with it, without running anything; so are the checks of the
     vllm-ascend that is given. With --cell and with
-    `--verl profile`, that verl has the patches of the matrix. Of a folder, every *.sh
+    `--verl profile`, both have the patches of the matrix. Of a folder, every *.sh
     file that starts a training job is read, and with --diff only those that the change modified. --fix
     changes only words that are written out in a script, if one correction is plausible and lint finds nothing
     new with it. Exits with 1 if there is an error, and with 4 if settings were not compared or not read.
@@ -174,22 +175,31 @@ def _request(
         fetch_for_change(settings, base, [used])
     releases = ReleaseFetcher(cache=settings.cache, command=run_quietly)
     tree = tree_of_verl(used, releases)
-    if tree is not None and patched:
-        from harness.workspace.linting.patched_verl import with_patches
-
-        found = with_patches(settings, used, tree)
-        tree = found.tree
-        if found.others:
-            names = f"{', '.join(found.others[:3])}{' ...' if len(found.others) > 3 else ''}"
-            click.echo(
-                f"warning: verl {used['verl']} is read without {len(found.others)} of the "
-                f"{len(found.applied) + len(found.others)} patches for it, which do not apply: {names}",
-                err=True,
-            )
     engine, absent = tree_of_engine(used, releases) if tree is not None else (None, "")
     if absent:
         click.echo(f"warning: the checks of vllm-ascend itself are not followed: {absent}", err=True)
+    if patched:
+        tree, engine = _patched(settings, "verl", used, tree), _patched(settings, "vllm_ascend", used, engine)
     return LintRequest(paths=paths, versions=used, verl=tree, cache=settings.cache, engine=engine)
+
+
+def _patched(
+    settings: Settings, upstream: str, versions: Mapping[str, str], tree: Tree | None
+) -> Tree | None:
+    """The files of an upstream with the patches of the matrix; those that do not apply are told."""
+    from harness.workspace.linting.patched_upstream import with_patches
+
+    if tree is None:
+        return None
+    found = with_patches(settings, upstream, versions, tree)
+    if found.others:
+        names = f"{', '.join(found.others[:3])}{' ...' if len(found.others) > 3 else ''}"
+        click.echo(
+            f"warning: {upstream} {versions[upstream]} is read without {len(found.others)} of the "
+            f"{len(found.applied) + len(found.others)} patches for it, which do not apply: {names}",
+            err=True,
+        )
+    return found.tree
 
 
 def _print(result: LintResult, output: str, requests: Sequence[LintRequest] = ()) -> None:

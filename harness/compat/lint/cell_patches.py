@@ -1,4 +1,4 @@
-"""The verl of a cell with the cell's own patches, as its jobs meet it."""
+"""The verl and vllm-ascend of a cell with the cell's own patches, as its jobs meet them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ENDINGS = (".py", ".yaml")
 
 @dataclass(frozen=True, kw_only=True)
 class PatchedTree:
-    """The files of verl with patches. misfits: ids of patches that do not apply exactly, and are left out."""
+    """The files of a package with patches. misfits: ids of patches that do not apply, and are left out."""
 
     tree: Tree
     misfits: tuple[str, ...] = ()
 
 
 def with_cell_patches(tree: Tree, patches: PatchFacet, root: Path) -> PatchedTree:
-    """Apply the patches of the facet `patches[verl]`. InputError if one changed after the plan was made.
+    """Apply the patches of the facet `patches[UPSTREAM]`. InputError if one changed after the plan was made.
 
     root: the checkout.
     """

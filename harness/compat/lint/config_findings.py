@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from harness.compat.lint.closed_sets import closed_set_findings
+from harness.compat.lint.closed_set_findings import closed_set_findings
 from harness.compat.lint.engine_options import engine_option_findings
 from harness.compat.lint.hydra_compose import (
     Composition,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from harness.compat.lint.closed_sets import COMPARES, ClosedSet, closed_sets
 from harness.compat.lint.compared_texts import ComparedTexts, compared_texts
 from harness.compat.lint.module_files import ModuleSources
 from harness.compat.lint.shell.values import ScriptValue
@@ -140,6 +141,11 @@ class VerlConfiguration:
     def compared_texts(self) -> ComparedTexts:
         """The texts that verl's code compares each setting with, by the last part of the setting's key."""
         return compared_texts(self._sources.items())
+
+    @functools.cached_property
+    def closed_sets(self) -> Mapping[str, Sequence[ClosedSet]]:
+        """The closed sets of texts that verl's code compares names with."""
+        return closed_sets(self.modules_with(COMPARES), self.modules, self.cache)
 
     @functools.cached_property
     def code_words(self) -> frozenset[str]:

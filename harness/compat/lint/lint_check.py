@@ -259,7 +259,7 @@ def _commit(versions: Mapping[str, str]) -> str:
 
 
 def run(ctx: TaskContext) -> Measured[LintMeasured]:
-    """Lint the facet `recipe` against the facet `versions`, with the patches that the cell has for verl."""
+    """Lint the facet `recipe` against the facet `versions`, with the cell's patches."""
     facet = ctx.facets["recipe"]
     if facet is None:
         nothing = LintMeasured(recipe=None, is_verl_job=False, findings=(), undecided=())
@@ -270,15 +270,16 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
         for name, version in ctx.facets["versions"].items()
     }
     job = JobSettings.from_facet(facet)
-    patches = ctx.facets.get("patches[verl]") or ()
-    unread = unread_patches(patches)
+    patches = {name: ctx.facets.get(f"patches[{name}]") or () for name in ("verl", "vllm_ascend")}
+    unread = next(filter(None, map(unread_patches, patches.values())), None)
     verl = _published_verl(versions, releases) if job.is_verl and unread is None else None
-    patched = with_cell_patches(verl[0], patches, ctx.root) if verl else None
+    patched = with_cell_patches(verl[0], patches["verl"], ctx.root) if verl else None
     engine = engine_tree(versions, releases) if patched else None
+    followed = with_cell_patches(engine[0], patches["vllm_ascend"], ctx.root) if engine else None
     if patched is None:
         result = lint_job(job, versions)
     else:
-        files = engine[0] if engine else None
+        files = followed.tree if followed else None
         with VerlConfiguration(patched.tree, ctx.cache, files).unpacked() as configuration:
             result = lint_job(job, versions, configuration=configuration)
     for finding in result.findings:
@@ -294,7 +295,7 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
             absent_commits=tuple(filter(None, [unread.commit if unread else _commit(versions)]))
             if job.is_verl and verl is None
             else (),
-            misfits=patched.misfits if patched else (),
+            misfits=tuple(name for one in (patched, followed) if one for name in one.misfits),
         ),
         evidence=Evidence.STATIC,
     )

@@ -146,8 +146,8 @@ class LintMeasured(LintResult):
     """The result for the recipe of a cell; `recipe` is None when the cell has none.
 
     is_verl_job: False if the job is not a verl job, to which no rule applies. absent_commits: the commit of
-    verl, or of patches for it, if no mirror has it, so that its configuration was not read.
-    misfits: ids of the cell's patches for verl that do not apply exactly, and were left out.
+    verl, or of the cell's patches, if no mirror has it, so that its configuration was not read.
+    misfits: ids of the cell's patches that do not apply exactly, and were left out.
     """
 
     recipe: str | None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,75 @@ def test_a_patch_that_does_not_apply_is_told_and_left_out(context: Any, wheels: 
     assert "Checked without our patch verl/0001-npu, which does not apply." in judgement.reasons
 
 
-def test_patches_that_are_not_known_give_not_run(context: Any, wheels: Any) -> None:
+ENGINE_CONFIG = """\
+actor_rollout_ref:
+  actor: {use_dynamic_bsz: true}
+  rollout: {engine_kwargs: {vllm: {max_num_seqs: 1}}}
+"""
+ENGINE_MAIN = """\
+import hydra
+from vllm import LLM
+@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
+def main(config):
+    LLM(model="m", **config.actor_rollout_ref.rollout.engine_kwargs.vllm)
+"""
+PLAIN_PLATFORM = """\
+class NPUPlatform:
+    @classmethod
+    def check_and_update_config(cls, vllm_config):
+        sequences = vllm_config.scheduler_config.max_num_seqs
+        return sequences
+"""
+STRICT_PLATFORM = PLAIN_PLATFORM.replace(
+    "        return", "        if sequences > 4:\n            raise ValueError('too many')\n        return"
+)
+
+
+def unified(path: str, before: str, after: str) -> str:
+    lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{path}", f"b/{path}")
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("raises_in", ["the patch", "the release", "both"])
+def test_vllm_ascend_is_followed_with_its_patches_of_the_cell(
+    context: Any, wheels: Any, raises_in: str
+) -> None:
+    path = "vllm_ascend/platform.py"
+    before = PLAIN_PLATFORM if raises_in == "the patch" else STRICT_PLATFORM
+    after = PLAIN_PLATFORM if raises_in == "the release" else STRICT_PLATFORM
+    config = {
+        "verl/trainer/main_ppo.py": ENGINE_MAIN,
+        "verl/trainer/config/ppo_trainer.yaml": ENGINE_CONFIG,
+    }
+    wheels.add("verl", "0.9.1", files=config)
+    wheels.add("vllm-ascend", "0.11.0", files={path: before})
+    dynamic = "actor_rollout_ref.actor.use_dynamic_bsz"
+    key = "actor_rollout_ref.rollout.engine_kwargs.vllm.max_num_seqs"
+    task = context(
+        {
+            "recipe": {"name": "r", "entry": "verl.trainer.main_ppo", "overrides": {key: 8, dynamic: True}},
+            "versions": {"verl": "0.9.1", "vllm_ascend": "0.11.0", "python": "host", "soc": "a2"},
+            "pins": {},
+            "platform": {"python": "3.11", "arch": "x86_64", "host": True},
+            "patches[verl]": [],
+            "patches[vllm_ascend]": [],
+        }
+    )
+    if raises_in != "both":
+        patch = unified(path, before, after)
+        (task.root / "0001-check.patch").write_text(patch)
+        task.facets["patches[vllm_ascend]"] = [
+            {"id": "vllm_ascend/x", "file": "0001-check.patch", "digest": digest_bytes(patch.encode())}
+        ]
+    measured = lint_check.run(task).measurements
+    stops = [one for one in measured.findings if one.rule == "ENGINE-CHECK"]
+    assert len(stops) == (raises_in != "the release")
+    assert measured.misfits == ()
+    assert (lint_check.judge(measured, {}).status is Status.FAIL) is bool(stops)
+
+
+@pytest.mark.parametrize("upstream", ["verl", "vllm_ascend"])
+def test_patches_that_are_not_known_give_not_run(context: Any, wheels: Any, upstream: str) -> None:
     unread = {
         "axis": "fork",
         "version": "1",
@@ -154,7 +223,7 @@ def test_patches_that_are_not_known_give_not_run(context: Any, wheels: Any) -> N
             "versions": {"verl": "0.9.1", "python": "host", "soc": "a2"},
             "pins": {},
             "platform": {"python": "3.11", "arch": "x86_64", "host": True},
-            "patches[verl]": [{"unread": unread}],
+            f"patches[{upstream}]": [{"unread": unread}],
         }
     )
     measured = lint_check.run(task).measurements

@@ -1,4 +1,4 @@
-"""`lint` reads verl with the patches that the matrix has for it."""
+"""`lint` reads verl and vllm-ascend with the patches that the matrix has for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memory_tree import MemoryTree
 
 from harness.settings import load_settings
 from harness.sources.tree import TreeFile
-from harness.workspace.linting.patched_verl import with_patches
+from harness.workspace.linting.patched_upstream import with_patches
 
 CONFIG = "verl/trainer/config/actor.yaml"
 PATCH = f"--- a/{CONFIG}\n+++ b/{CONFIG}\n@@ -1 +1,2 @@\n lr: 1\n+fresh: true\n"
@@ -49,7 +49,7 @@ def test_patches_for_the_version_are_in_it_and_those_that_do_not_apply_are_named
 ) -> None:
     merged = TreeFile(data=b"a: 1\nb: 1\nmerged: true\nc: 1\n")
     tree = MemoryTree(files={CONFIG: TreeFile(data=b"lr: 1\n"), OTHER: merged})
-    found = with_patches(load_settings({}, {}, root), {"verl": version}, tree)
+    found = with_patches(load_settings({}, {}, root), "verl", {"verl": version}, tree)
     assert (b"fresh" in found.tree.read(CONFIG)) is bool(applied)
     assert found.applied == ("verl/a-key",) * applied
     assert found.others == ("verl/b-late",) * applied

@@ -1,4 +1,4 @@
-"""The verl that launch scripts of a repository meet: with the patches that the repository has for it."""
+"""What launch scripts of a repository meet: verl and vllm-ascend with the patches of the repository."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from harness.workspace.planning.open_plan import open_matrix, patch_sources
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchedVerl:
-    """The files of a verl with patches. applied: ids of these. others: of patches that do not apply."""
+class PatchedUpstream:
+    """The files of a package with patches. applied: ids of these. others: of patches that do not apply."""
 
     tree: Tree
     applied: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
 
-def with_patches(settings: Settings, versions: Mapping[str, str], verl: Tree) -> PatchedVerl:
-    """Apply the patches that the matrix has for this verl, in memory and in their order.
+def with_patches(
+    settings: Settings, upstream: str, versions: Mapping[str, str], tree: Tree
+) -> PatchedUpstream:
+    """Apply the patches that the matrix has for this version of `upstream`, in memory and in their order.
 
     Unlike in a cell, patches that do not apply leave the others in: whether the stack applies is decided by
     the check `patches`.
     """
-    selected = patch_sources(settings, open_matrix(settings)).select("verl", versions)
+    selected = patch_sources(settings, open_matrix(settings)).select(upstream, versions)
     known = [read_patch(patch.id, patch.data) for patch in selected if patch.unread is None]
-    verdicts = apply_stack(verl, known).verdicts
+    verdicts = apply_stack(tree, known).verdicts
     fitting = [one for one in verdicts if one.verdict.applies]
     changes = {path: file for one in fitting for path, file in one.files.items()}
     missing = (one for one in verdicts if one.verdict is not PatchVerdict.ALREADY_UPSTREAM)
-    return PatchedVerl(
-        tree=OverlayTree(base=verl, changes=changes) if changes else verl,
+    return PatchedUpstream(
+        tree=OverlayTree(base=tree, changes=changes) if changes else tree,
         applied=tuple(one.patch for one in fitting),
         others=tuple(one.patch for one in missing if not one.verdict.applies),
     )
