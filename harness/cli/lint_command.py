@@ -46,6 +46,7 @@ OUTPUTS = ("text", "json", "github", "sarif")
     "it pins (REQUIRED_VERL.txt, requirements, Dockerfile, README), otherwise the newest of the profile.",
 )
 @click.option("--vllm-ascend", help="The vllm-ascend version.")
+@click.option("--vllm", help="The vLLM version; default: the one that --vllm-ascend is made for.")
 @click.option("--cann", help="The CANN version.")
 @click.option("--transformers", help="The transformers version.")
 @click.option("--format", "shape", type=click.Choice(OUTPUTS), default="text", help="Output format.")
@@ -70,11 +71,12 @@ def command(
 
     Hydra composes the configuration of that verl (a release, or a commit that a mirror has) with the
     overrides, and verl's own program is followed with it, without running anything; so are the checks of the
-    vllm-ascend that is given. With --cell and with
-    `--verl profile`, both have the patches of the matrix. Of a folder, every *.sh
-    file that starts a training job is read, and with --diff only those that the change modified. --fix
-    changes only words that are written out in a script, if one correction is plausible and lint finds nothing
-    new with it. Exits with 1 if there is an error, and with 4 if settings were not compared or not read.
+    vllm-ascend that is given. Commands that start vLLM's server are compared with the options of its release.
+    With --cell and with `--verl profile`, verl and vllm-ascend have the patches of the matrix. Of a folder,
+    every *.sh file that starts a training job or a server is read, and with --diff only those that the change
+    modified. --fix changes only words that are written out in a script, if one correction is plausible and
+    lint finds nothing new with it. Exits with 1 if there is an error, and with 4 if settings were not
+    compared or not read.
     """
     if rule or list_rules:
         click.echo(_explained(rule, as_json=as_json or shape == "json"))
@@ -155,9 +157,15 @@ def _request(
 
     patched: whether verl has the patches of the matrix, as in a cell.
     """
+    from harness.compat.lint.serving.server_findings import ServerSources
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
-    from harness.workspace.linting.given_versions import lint_versions, tree_of_engine, tree_of_verl
+    from harness.workspace.linting.given_versions import (
+        lint_versions,
+        tree_of_engine,
+        tree_of_verl,
+        tree_of_vllm,
+    )
     from harness.workspace.linting.lint_request import LintRequest
 
     # What reads the matrix imports every check, which takes longer than the lint of a script.
@@ -180,7 +188,17 @@ def _request(
         click.echo(f"warning: the checks of vllm-ascend itself are not followed: {absent}", err=True)
     if patched:
         tree, engine = _patched(settings, "verl", used, tree), _patched(settings, "vllm_ascend", used, engine)
-    return LintRequest(paths=paths, versions=used, verl=tree, cache=settings.cache, engine=engine)
+
+    def ascend_of_servers() -> Tree | None:
+        found = engine if tree is not None else tree_of_engine(used, releases)[0]
+        return _patched(settings, "vllm_ascend", used, found) if patched and tree is None else found
+
+    servers = ServerSources(
+        fetch_vllm=lambda: tree_of_vllm(used, releases), fetch_ascend=ascend_of_servers, cache=settings.cache
+    )
+    return LintRequest(
+        paths=paths, versions=used, verl=tree, cache=settings.cache, engine=engine, servers=servers
+    )
 
 
 def _patched(

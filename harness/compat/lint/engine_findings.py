@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from harness.compat.lint.dry_run.libraries import VARIABLE
 from harness.compat.lint.dry_run.program_values import ProgramError
-from harness.compat.lint.hydra_compose import Composition
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding
 from harness.compat.lint.shell.values import ScriptValue
@@ -16,11 +15,11 @@ ENGINE_PACKAGE = "vllm-ascend"
 
 
 def engine_check_findings(
-    errors: tuple[ProgramError, ...], job: JobSettings, composition: Composition, version: str
+    errors: tuple[ProgramError, ...], job: JobSettings, value_of: Callable[[str], object], version: str
 ) -> Iterator[LintFinding]:
     """The failed checks that rest on a setting of the job; of several with one setting, the first.
 
-    version: the release of vllm-ascend.
+    value_of: the value of a setting. version: the release of vllm-ascend.
     """
     told: set[str] = set()
     for error in errors:
@@ -29,7 +28,7 @@ def engine_check_findings(
             continue
         told |= settings.keys()
         place = f"{error.place} of {ENGINE_PACKAGE} {version}"
-        values = ", ".join(_shown(key, one, composition) for key, one in settings.items())
+        values = ", ".join(_shown(key, one, value_of) for key, one in settings.items())
         yield LintFinding.at(
             next(iter(settings.values())).where,
             rule=ENGINE_RULE,
@@ -45,7 +44,13 @@ def engine_check_findings(
 def _settings(error: ProgramError, job: JobSettings) -> Mapping[str, ScriptValue]:
     """The settings and variables of the job behind an error; those of vLLM's own options come first."""
     below = tuple(f"{key}." for key in error.keys)
-    found = {key: one for key, one in job.overrides.items() if key in error.keys or key.startswith(below)}
+    found = {
+        key: one
+        for key, one in job.overrides.items()
+        if key in error.keys
+        or key.startswith(below)
+        or any(inner.startswith(f"{key}.") for inner in error.keys)
+    }
     variables = {f"{VARIABLE}{name}": one for name, one in job.env.items()}
     found |= {key: one for key, one in variables.items() if key in error.keys}
     return dict(sorted(found.items(), key=lambda one: _rank(one[0], error.message)))
@@ -59,6 +64,6 @@ def _name(key: str) -> str:
     return key.removeprefix(VARIABLE)
 
 
-def _shown(key: str, setting: ScriptValue, composition: Composition) -> str:
-    value = setting.text if key.startswith(VARIABLE) else composition.value(key)
+def _shown(key: str, setting: ScriptValue, value_of: Callable[[str], object]) -> str:
+    value = setting.text if key.startswith(VARIABLE) else value_of(key)
     return f"{_name(key)}={value}"

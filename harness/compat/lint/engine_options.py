@@ -9,12 +9,12 @@ each release of vLLM itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.compat.knowledge.pack_at_hand import shipped_pack
-from harness.compat.knowledge.surface_pack import ReleaseSurface, SurfacePack
+from harness.compat.knowledge.surface_pack import ReleaseSurface
 from harness.compat.lint.engine_variables import vllm_version
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
@@ -198,8 +198,7 @@ def _lost(
         return None
     if _states(release, name) or name in configuration.code_words:
         return None
-    others = [one for one in pack.releases("vllm") if not one.unread]
-    having = [one.version for one in others if _has(pack, one.version, name)]
+    having = releases_with_option(name)
     return _Problem(
         message=f"{release.label} has no option {name}",
         why="verl passes the options in engine_kwargs to vLLM, which stops with: unrecognized arguments; "
@@ -212,9 +211,12 @@ def _lost(
     )
 
 
-def _has(pack: SurfacePack, version: str, name: str) -> bool:
-    release = pack.release("vllm", version)
-    return release is not None and _states(release, name)
+def releases_with_option(name: str) -> Sequence[str]:
+    """The releases of vLLM in whose options a name is, oldest first."""
+    pack = shipped_pack().pack
+    known = [one.version for one in pack.releases("vllm") if not one.unread] if pack is not None else []
+    surfaces = ((version, pack.release("vllm", version)) for version in known) if pack is not None else ()
+    return [version for version, release in surfaces if release is not None and _states(release, name)]
 
 
 def _states(release: ReleaseSurface, name: str) -> bool:

@@ -1,6 +1,8 @@
-"""Environment variables of vLLM and vllm-ascend that a release reads, by the surface pack.
+"""Environment variables of vLLM, vllm-ascend, torch_npu and Ray that a release reads, by the surface pack.
 
-Both have their variables in a namespace of their own, `VLLM_`: what none of their modules names is not read.
+The first two have their variables in a namespace of their own, `VLLM_`: what none of their modules names is
+not read. The others read some in compiled code, which the pack does not have: of them only a name counts that
+another release has, or that is spelt almost like one of this release.
 """
 
 from __future__ import annotations
@@ -17,22 +19,33 @@ from harness.compat.lint.setting_changes import nearest_word
 PREFIX = "VLLM_"
 ASCEND_PREFIX = "VLLM_ASCEND_"
 ASCEND, VLLM = "vllm-ascend", "vllm"
+#: The starts of the names that torch_npu and Ray read, and hardly anything else.
+OTHERS = {
+    "RAY_": "ray",
+    "TORCH_NPU_": "torch-npu",
+    "TORCH_HCCL_": "torch-npu",
+    "INDUCTOR_ASCEND_": "torch-npu",
+    "NPU_": "torch-npu",
+    "ACLNN_": "torch-npu",
+}
 #: The release of vLLM that a release of vllm-ascend is made for.
 _BASE = re.compile(r"(\d+\.\d+\.\d+)(?:rc\d+|\.post\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnreadVariable:
-    """A variable that the vLLM and the vllm-ascend of a job do not read.
+    """A variable that the packages of a job do not read.
 
     release, since, until: the job's release of the package that reads it in other releases, and the first and
     the last of these; "" if none reads it. near: the variable that is spelt like it, "" if there is none.
+    reader: the package that reads `near`, if it is another one than vLLM and vllm-ascend.
     """
 
     release: str = ""
     since: str = ""
     until: str = ""
     near: str = ""
+    reader: str = ""
 
 
 def vllm_version(versions: Mapping[str, str]) -> str:
@@ -48,6 +61,27 @@ def unread_variable(name: str, versions: Mapping[str, str]) -> UnreadVariable | 
     versions: axis -> version. Without them, only a variable that no release reads is one.
     """
     return _unread(name, versions.get("vllm_ascend", ""), vllm_version(versions))
+
+
+def unread_elsewhere(name: str, versions: Mapping[str, str]) -> UnreadVariable | None:
+    """The same for torch_npu and Ray; None also if nothing is known of the name."""
+    package = next((one for prefix, one in OTHERS.items() if name.startswith(prefix)), "")
+    return _elsewhere(name, package, versions.get(package.replace("-", "_"), "")) if package else None
+
+
+@functools.lru_cache(1 << 10)
+def _elsewhere(name: str, package: str, version: str) -> UnreadVariable | None:
+    pack = shipped_pack().pack
+    if pack is None or not pack.has(package):
+        return None
+    history = pack.word_history(package, name)
+    if _reads(history, version):
+        return None
+    near = nearest_word(name, _variables(pack, package, version))
+    if history.since:
+        label = f"{package} {version}"
+        return UnreadVariable(release=label, since=history.since, until=history.until, near=near)
+    return UnreadVariable(near=near, reader=package) if near else None
 
 
 @functools.lru_cache(1 << 10)

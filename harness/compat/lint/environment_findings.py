@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from harness.compat.lint.allocator_options import options_problem
-from harness.compat.lint.engine_variables import PREFIX, UnreadVariable, unread_variable
+from harness.compat.lint.engine_variables import PREFIX, UnreadVariable, unread_elsewhere, unread_variable
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding
@@ -42,8 +42,13 @@ def environment_findings(
         unread = unread_variable(name, versions) if name.startswith(PREFIX) and name not in in_verl else None
         is_known = name in entries or name in in_verl or (unread is None and name.startswith(PREFIX))
         near = _nearest_name(name, {**entries, **of_verl}) if not is_known and "_" in name else ""
+        other = None if is_known or near else unread_elsewhere(name, versions)
         if near and near not in job.env:
             yield _misspelt(name, near, value, entries.get(near), job)
+        elif other is not None and not other.release and other.near not in job.env:
+            yield _misspelt(name, other.near, value, None, job, other.reader)
+        elif other is not None and other.release and name not in job.used_variables:
+            yield _unread(name, other, value, job)
         elif unread is not None and name not in job.used_variables:
             yield _unread(name, unread, value, job)
         problem = _problem(value, entries[name], versions) if name in entries and not value.unknown else ""
@@ -78,19 +83,24 @@ def _lacks_one_word(words: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def _misspelt(
-    name: str, near: str, value: ScriptValue, entry: EnvironmentEntry | None, job: JobSettings
+    name: str,
+    near: str,
+    value: ScriptValue,
+    entry: EnvironmentEntry | None,
+    job: JobSettings,
+    reader: str = "verl",
 ) -> LintFinding:
-    """A finding about a name that is almost one of an entry, or of verl's own if there is none."""
+    """A finding about a name that is almost one of an entry, or of the reader's own if there is none."""
     return LintFinding.at(
         value.where,
         recipe=job.name,
         rule=ENV_NAME_RULE,
         severity="warning",
         message=f"the environment variable {name} looks like a misspelling of {near}",
-        why=f"{entry.read_by if entry else 'verl'} reads {near}; nothing that is known here, verl included, "
+        why=f"{entry.read_by if entry else reader} reads {near}; nothing that is known here, verl included, "
         f"reads {name}",
         fix=f"export {near}={value.text}",
-        source=entry.source if entry else "the code of the verl that the job has",
+        source=entry.source if entry else f"the code of the {reader} that the job has",
     )
 
 
@@ -111,7 +121,7 @@ def _unread(name: str, unread: UnreadVariable, value: ScriptValue, job: JobSetti
         fix=f"write {unread.near}, or remove it"
         if unread.near
         else "remove it, or write the variable that is meant",
-        source="the surface pack: the modules of each release of vllm and vllm-ascend",
+        source="the surface pack: the modules of each release of the package",
     )
 
 

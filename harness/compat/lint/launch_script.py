@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 from harness.compat.lint.command_options import refused_options
@@ -26,6 +26,7 @@ from harness.compat.lint.python_program import (
     words_from_outside,
 )
 from harness.compat.lint.script_facts import script_facts, stated_hosts
+from harness.compat.lint.serving.server_command import ServerCommand, server_commands
 from harness.compat.lint.setting_changes import nearest_word
 from harness.compat.lint.shell.evaluator import Command, Evaluator
 from harness.compat.lint.shell.launchers import is_python
@@ -82,12 +83,13 @@ class NoJobError(InputError):
 class LaunchScript:
     """The jobs that a script starts, and the parts of it that were not understood.
 
-    stopped: the note about the rest of the script, if reading it was given up. ended_at: where a script with
-    overrides, and without a job, ends with an error.
+    servers: its commands that start vLLM's server themselves. stopped: the note about the rest of the script,
+    if reading it was given up. ended_at: where one with overrides, and without a job, ends with an error.
     """
 
     jobs: tuple[JobSettings, ...]
     notes: tuple[ScriptNote, ...]
+    servers: tuple[ServerCommand, ...] = ()
     stopped: ScriptNote | None = None
     ended_at: Location | None = None
 
@@ -149,6 +151,8 @@ def script_of(data: bytes, path: Path) -> LaunchScript:
             why="with the values in it, bash comes to this `exit`",
             fix="correct the value that the condition around the `exit` refuses",
         )
+    if script.servers:
+        return script
     if not script.jobs and stated_hosts(text):
         return replace(script, notes=(*script.notes, ScriptNote(line=1, text=NO_TRAINING)))
     if not script.jobs:
@@ -203,6 +207,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     return LaunchScript(
         jobs=tuple(jobs),
         notes=tuple(dict.fromkeys(sorted(notes, key=lambda note: note.line))),
+        servers=tuple(islice(server_commands(evaluator.commands), MAX_JOBS)),
         stopped=evaluator.stopped,
         ended_at=evaluator.ended_at if not jobs and len(OVERRIDES.findall(text)) >= MIN_OVERRIDES else None,
     )

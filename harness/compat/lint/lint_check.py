@@ -11,6 +11,7 @@ from harness.check import TaskContext
 from harness.compat.lint.cell_patches import with_cell_patches
 from harness.compat.lint.config_findings import compose_job, config_findings
 from harness.compat.lint.engine_findings import ENGINE_PACKAGE
+from harness.compat.lint.engine_variables import vllm_version
 from harness.compat.lint.environment_findings import environment_findings
 from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings, parsed_value
@@ -251,6 +252,17 @@ def engine_tree(
     version, _, commit = versions.get("vllm_ascend", "").partition("@")
     found = releases.find(ENGINE_PACKAGE, version, commit) if version else None
     return (open_archive(found.file), found.archive) if found else None
+
+
+def vllm_tree(versions: Mapping[str, str], releases: ReleaseFetcher) -> Tree | None:
+    """The files of the vLLM in `versions`, or of the one that their vllm-ascend is made for.
+
+    None without a version, and for a release or commit that is not to be had. InfrastructureError if the
+    package index cannot be reached.
+    """
+    version, _, commit = (versions.get("vllm") or vllm_version(versions)).partition("@")
+    found = releases.find("vllm", version, commit) if version else None
+    return open_archive(found.file) if found else None
 
 
 def _commit(versions: Mapping[str, str]) -> str:

@@ -10,28 +10,56 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.compat.lint.environment_findings import environment_findings
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import MAX_SCRIPTS, LaunchScript, NoJobError, read_script
 from harness.compat.lint.lint_check import lint_job, sorted_findings
-from harness.compat.lint.lint_measurements import LintResult, ScriptNote
+from harness.compat.lint.lint_measurements import LintResult, ScriptNote, UndecidedRule
 from harness.compat.lint.own_programs import with_own_programs
+from harness.compat.lint.serving.server_command import ServerCommand
+from harness.compat.lint.serving.server_findings import ServerSources, server_findings, server_job
 from harness.errors import InputError, Location
 from harness.forked_pool import ForkedPool, fork_workers
 from harness.sources.tree import Tree
 
 PARALLEL_FROM = 4
+NOT_COMPARED = "the options of vLLM's server were not compared: give the versions, for example --vllm-ascend"
 
 
 def lint_script(
-    script: LaunchScript, versions: Mapping[str, str], configuration: VerlConfiguration | None = None
+    script: LaunchScript,
+    versions: Mapping[str, str],
+    configuration: VerlConfiguration | None = None,
+    servers: ServerSources | None = None,
 ) -> LintResult:
-    """Lint every job of a script."""
+    """Lint every job of a script, and every command that starts vLLM's server.
+
+    servers: the sources of vLLM; None if its options are not to be had.
+    """
     results = [lint_job(job, versions, configuration=configuration) for job in script.jobs]
+    results += [_lint_server(one, versions, servers, told=not script.jobs) for one in script.servers]
     return LintResult(
         findings=sorted_findings([finding for result in results for finding in result.findings]),
         undecided=tuple(item for result in results for item in result.undecided),
         notes=(*script.notes, *(note for result in results for note in result.notes)),
     )
+
+
+def _lint_server(
+    command: ServerCommand, versions: Mapping[str, str], servers: ServerSources | None, *, told: bool
+) -> LintResult:
+    """told: whether options that could not be compared are a part of the script that was not read."""
+    name = Path(command.where.file).name
+    found = [*environment_findings(server_job(command, name), None, versions)]
+    undecided, notes = [], []
+    for one in server_findings(command, name, versions, servers):
+        if not isinstance(one, UndecidedRule):
+            found.append(one)
+        elif told:
+            notes.append(ScriptNote(line=command.where.line, text=NOT_COMPARED, unread=True))
+        else:
+            undecided.append(one)
+    return LintResult(findings=tuple(found), undecided=tuple(undecided), notes=tuple(notes))
 
 
 def lint_file(
@@ -40,17 +68,19 @@ def lint_file(
     verl: Tree | None = None,
     cache: Path | None = None,
     engine: Tree | None = None,
+    servers: ServerSources | None = None,
 ) -> LintResult:
     """Lint a launch script. InputError when it cannot be read, starts no job, or a version is not valid.
 
-    verl: the files of this verl, from its wheel or commit. cache, engine: as in `VerlConfiguration`.
+    verl: the files of this verl, from its wheel or commit. cache, engine: as in `VerlConfiguration`. servers:
+    as in `lint_script`.
     """
     script = read_script(path)
     if verl is None:
-        return lint_script(script, versions)
+        return lint_script(script, versions, servers=servers)
     tree = with_own_programs(verl, [(path, script)])
     with VerlConfiguration(tree, cache, engine).unpacked() as configuration:
-        return lint_script(script, versions, configuration)
+        return lint_script(script, versions, configuration, servers)
 
 
 def lint_folder(
@@ -59,6 +89,7 @@ def lint_folder(
     verl: Tree | None = None,
     cache: Path | None = None,
     engine: Tree | None = None,
+    servers: ServerSources | None = None,
 ) -> LintResult:
     """Lint every `*.sh` file of a folder that starts a training job; those that cannot be read are noted.
 
@@ -72,7 +103,7 @@ def lint_folder(
             why="no `*.sh` file runs a Python module or file with `key=value` overrides",
             fix="pass a folder with launch scripts, or one script",
         )
-    return _lint_scripts(scripts, notes, versions, verl, cache, engine)
+    return _lint_scripts(scripts, notes, versions, verl, cache, engine, servers)
 
 
 def lint_paths(
@@ -83,13 +114,16 @@ def lint_paths(
     skip_others: bool,
     cache: Path | None = None,
     engine: Tree | None = None,
+    servers: ServerSources | None = None,
 ) -> LintResult:
     """Lint several scripts and folders. InputError as for one.
 
     skip_others: leave out what starts no training job, and note what cannot be read, as in a folder.
     """
     if len(paths) == 1 and not skip_others:
-        return (lint_folder if paths[0].is_dir() else lint_file)(paths[0], versions, verl, cache, engine)
+        return (lint_folder if paths[0].is_dir() else lint_file)(
+            paths[0], versions, verl, cache, engine, servers
+        )
     scripts: list[tuple[Path, LaunchScript]] = []
     notes: list[ScriptNote] = []
     for path in paths:
@@ -99,7 +133,7 @@ def lint_paths(
             notes += unread
         else:
             scripts.append((path, read_script(path)))
-    return _lint_scripts(scripts, notes, versions, verl, cache, engine)
+    return _lint_scripts(scripts, notes, versions, verl, cache, engine, servers)
 
 
 def _lint_scripts(
@@ -109,11 +143,12 @@ def _lint_scripts(
     verl: Tree | None,
     cache: Path | None,
     engine: Tree | None,
+    servers: ServerSources | None,
 ) -> LintResult:
     tree = with_own_programs(verl, scripts) if verl else None
     known = VerlConfiguration(tree, cache, engine) if tree is not None else None
     with known.unpacked() if known is not None else nullcontext() as configuration:
-        results = _ScriptSet(scripts, versions, configuration).results()
+        results = _ScriptSet(scripts, versions, configuration, servers).results()
     return LintResult(
         findings=sorted_findings([finding for result in results for finding in result.findings]),
         undecided=tuple(item for result in results for item in result.undecided),
@@ -128,11 +163,12 @@ class _ScriptSet:
     scripts: Sequence[tuple[Path, LaunchScript]]
     versions: Mapping[str, str]
     configuration: VerlConfiguration | None
+    servers: ServerSources | None
 
     def result(self, index: int) -> LintResult:
         """The findings of one script."""
         path, script = self.scripts[index]
-        return _with_files(lint_script(script, self.versions, self.configuration), path)
+        return _with_files(lint_script(script, self.versions, self.configuration, self.servers), path)
 
     def results(self) -> list[LintResult]:
         """The findings of each script. Forked processes share what was read of verl for the first one."""

@@ -65,7 +65,7 @@ def program_findings(
     unknown = sorted({name for check in checks.open for name in check.sources if name})
     if unknown:
         yield UndecidedRule(rule=PROGRAM_RULE, unknown=tuple(unknown), recipe=job.name)
-    yield from engine_check_findings(checks.engine, job, composition, versions.get("vllm_ascend", ""))
+    yield from engine_check_findings(checks.engine, job, composition.value, versions.get("vllm_ascend", ""))
     yield from _switched_off(followed, composition, checks.read)
 
 

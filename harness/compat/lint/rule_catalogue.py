@@ -22,6 +22,7 @@ from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.registry_findings import REGISTRY_RULE
 from harness.compat.lint.repeated_settings import REPEATED_RULE
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, load_ruleset
+from harness.compat.lint.serving.server_findings import SERVE_RULE
 from harness.compat.lint.typo_findings import TYPO_RULE, UNKNOWN_RULE
 from harness.compat.lint.unread_settings import UNREAD_RULE
 from harness.errors import InputError
@@ -135,15 +136,28 @@ CODE_RULES = (
     RuleExplanation(
         id=ENGINE_RULE,
         severity="error",
-        summary="a check of vllm-ascend fails with the arguments that verl gives vLLM",
-        why="verl's program is followed to where it starts vLLM, and from there the check of vllm-ascend's "
-        "platform with these arguments and with the variables that the script sets; the finding has the "
-        "message, file and line of the error that this release of vllm-ascend raises",
+        summary="a check of vllm-ascend fails with the arguments that vLLM gets",
+        why="verl's program is followed to where it starts vLLM, or `vllm serve` is read, and from there "
+        "the check of vllm-ascend's platform with these arguments and with the variables that the script "
+        "sets; the finding has the message, file and line of the error that this release raises",
         fix="change one of the settings that the finding names",
         source="the line of vllm-ascend that the finding names",
         verified="code",
         wrong=(f"+{_ENGINE}.additional_config.eplb_config.eplb_policy_type=5",),
         right=(f"+{_ENGINE}.additional_config.eplb_config.eplb_policy_type=2",),
+    ),
+    RuleExplanation(
+        id=SERVE_RULE,
+        severity="error",
+        summary="vLLM's server does not take an argument of a command that starts it",
+        why="the options of `vllm serve` and of its module are read from the source of the vLLM that is "
+        "given, or for which the given vllm-ascend is made: names, types, choices, fields of JSON; "
+        "argparse then reads the command as vLLM's parser does",
+        fix="write the option or value that the finding names",
+        source="the calls of add_argument in the source of that vLLM",
+        verified="code",
+        wrong=("vllm serve Qwen/Qwen3-8B --max-model-length 8192",),
+        right=("vllm serve Qwen/Qwen3-8B --max-model-len 8192",),
     ),
     RuleExplanation(
         id=MISSING_VALUE_RULE,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.compat.lint.lint_check import engine_tree, verl_tree
+from harness.compat.lint.lint_check import engine_tree, verl_tree, vllm_tree
 from harness.errors import InfrastructureError, InputError
 from harness.matrix.model.versions import Version
 from harness.settings import Settings
@@ -19,7 +19,7 @@ from harness.sources.tree import Tree
 from harness.workspace.downloads import run_quietly
 
 #: Further axes whose versions are releases on the package index.
-PUBLISHED = ("transformers", "vllm_ascend")
+PUBLISHED = ("transformers", "vllm", "vllm_ascend")
 NEAREST = 3
 INDEX_TIMEOUT_S = 10
 
@@ -76,6 +76,14 @@ def tree_of_engine(versions: Mapping[str, str], releases: ReleaseFetcher) -> tup
     if found is None and versions.get("vllm_ascend"):
         return None, f"no archive of vllm-ascend {versions['vllm_ascend']} is available"
     return (found[0] if found else None), ""
+
+
+def tree_of_vllm(versions: Mapping[str, str], releases: ReleaseFetcher) -> Tree | None:
+    """The files of the vLLM in `versions`; None if they are not to be had."""
+    try:
+        return vllm_tree(versions, releases)
+    except (InputError, InfrastructureError):
+        return None
 
 
 def _require_cann(settings: Settings, given: str) -> None:

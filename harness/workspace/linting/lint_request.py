@@ -16,6 +16,7 @@ from harness.compat.lint.lint_measurements import LintFinding, LintResult
 from harness.compat.lint.lint_scripts import lint_paths, lint_script, shell_scripts, starts_job
 from harness.compat.lint.own_programs import with_own_programs
 from harness.compat.lint.script_fixes import FixedScript, FixTrials
+from harness.compat.lint.serving.server_findings import ServerSources
 from harness.errors import InputError
 from harness.plan.change.revision import (
     changed_files,
@@ -30,7 +31,8 @@ from harness.sources.tree import Tree
 class LintRequest:
     """Scripts and folders to lint. verl: the files of the verl in `versions`, None if it is not given.
 
-    engine: the files of the vllm-ascend in `versions`, None if they are not at hand.
+    engine: the files of the vllm-ascend in `versions`, None if they are not at hand. servers: the sources of
+    vLLM, for the scripts that start its server.
     skip_others: leave out scripts that start no training job, instead of an error. cache: the cache folder.
     """
 
@@ -40,6 +42,7 @@ class LintRequest:
     skip_others: bool = False
     cache: Path | None = None
     engine: Tree | None = None
+    servers: ServerSources | None = None
 
     def result(self) -> LintResult:
         """The findings of the scripts as they are now. InputError as for `lint_paths`."""
@@ -50,6 +53,7 @@ class LintRequest:
             skip_others=self.skip_others,
             cache=self.cache,
             engine=self.engine,
+            servers=self.servers,
         )
 
     def result_at(self, base: str) -> LintResult:
@@ -99,7 +103,7 @@ class LintRequest:
         ):
 
             def lint(file: Path, script: bytes) -> LintResult:
-                return lint_script(script_of(script, file), self.versions, configuration)
+                return lint_script(script_of(script, file), self.versions, configuration, self.servers)
 
             return tuple(
                 FixTrials(file, data, partial(lint, file)).fixed(findings.__contains__) for file, data in read

@@ -213,3 +213,34 @@ def test_a_variable_of_verl_that_is_misspelt(name: str, near: str) -> None:
         result = lint_script(parse_script(f"export {name}=INFO\n{JOB}"), {"verl": "0.9.1"}, verl)
     fixes = [one.fix for one in result.findings if one.rule == "ENV-NAME"]
     assert fixes == ([f"export {near}=INFO"] if near else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "versions", "told"),
+    [
+        (
+            "RAY_worker_register_timeout_second",
+            {},
+            "looks like a misspelling of RAY_worker_register_timeout_seconds",
+        ),
+        ("RAY_worker_register_timeout_seconds", {}, ""),
+        ("RAY_SERVE_DEFAULT_HTTP_HOSTS", {}, "looks like a misspelling of RAY_SERVE_DEFAULT_HTTP_HOST"),
+        ("NPU_ASD_ENABLED", {"torch_npu": "2.9.0"}, "looks like a misspelling of NPU_ASD_ENABLE"),
+        # A name of the script's own.
+        ("NPU_PER_NODE", {"torch_npu": "2.9.0"}, ""),
+        ("RAY_HEAD_IP", {}, ""),
+        # A release, a release that the pack does not have, and none.
+        (
+            "INDUCTOR_ASCEND_LOG_LEVEL",
+            {"torch_npu": "2.1.0.post6"},
+            "torch-npu 2.1.0.post6 does not read the environment variable INDUCTOR_ASCEND_LOG_LEVEL",
+        ),
+        ("INDUCTOR_ASCEND_LOG_LEVEL", {"torch_npu": "2.14.0"}, ""),
+        ("INDUCTOR_ASCEND_LOG_LEVEL", {"torch_npu": "99.0"}, ""),
+        ("INDUCTOR_ASCEND_LOG_LEVEL", {}, ""),
+    ],
+)
+def test_a_variable_of_torch_npu_or_ray(name: str, versions: Mapping[str, str], told: str) -> None:
+    result = lint_script(parse_script(f"export {name}=1\n{JOB}"), {"verl": "0.9.1", **versions})
+    messages = [one.message for one in result.findings if one.rule == "ENV-NAME"]
+    assert [told in message for message in messages] == ([True] if told else [])

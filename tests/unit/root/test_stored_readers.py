@@ -256,6 +256,8 @@ READERS: dict[str, Probe | str] = {
     "verdict/triage/catalogue.py:_read": WRITTEN_BY_USERS,
     "compat/lint/dry_run/followed_engine.py:_mapping": WRITTEN_BY_USERS,
     "compat/lint/script_facts.py:_ray_cards": WRITTEN_BY_USERS,
+    "compat/lint/serving/server_parser.py:_join": WRITTEN_BY_USERS,
+    "compat/lint/serving/server_parser.py:_json": WRITTEN_BY_USERS,
     "verdict/triage/code_tables.py:_yaml": SHIPPED,
     "verdict/triage/log_record.py:_fields": WRITTEN_BY_USERS,
     "compat/knowledge/pack_file.py:__init__": "by digests: tests/unit/compat/test_surface_pack.py",

@@ -1,0 +1,131 @@
+"""Findings of the rules SERVE-OPTION and ENGINE-CHECK in commands that start vLLM's server."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.compat.lint.dry_run.followed_engine import follow_engine
+from harness.compat.lint.dry_run.program_values import Entries, Unknown, Value
+from harness.compat.lint.dry_run.program_walk import Surroundings
+from harness.compat.lint.engine_findings import engine_check_findings
+from harness.compat.lint.engine_options import releases_with_option
+from harness.compat.lint.engine_shape import engine_shape
+from harness.compat.lint.engine_variables import vllm_version
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
+from harness.compat.lint.module_files import ModuleSources
+from harness.compat.lint.serving.option_source import server_options
+from harness.compat.lint.serving.server_command import ServerCommand
+from harness.compat.lint.serving.server_parser import (
+    ArgumentProblem,
+    ParsedCommand,
+    UnknownText,
+    parse_command,
+)
+from harness.sources.tree import Tree
+
+SERVE_RULE = "SERVE-OPTION"
+
+
+@dataclass(kw_only=True)
+class ServerSources:
+    """Where the vLLM and the vllm-ascend of servers come from: fetched for the first script with a server.
+
+    fetch_vllm, fetch_ascend: their files, None if they are not at hand. cache: the cache folder.
+    """
+
+    fetch_vllm: Callable[[], Tree | None]
+    fetch_ascend: Callable[[], Tree | None] = lambda: None
+    cache: Path | None = None
+
+    @functools.cached_property
+    def vllm(self) -> ModuleSources | None:
+        """The modules of vLLM."""
+        tree = self.fetch_vllm()
+        return ModuleSources(tree) if tree is not None else None
+
+    @functools.cached_property
+    def ascend(self) -> ModuleSources | None:
+        """The modules of vllm-ascend."""
+        tree = self.fetch_ascend()
+        return ModuleSources(tree) if tree is not None else None
+
+
+def server_job(command: ServerCommand, name: str) -> JobSettings:
+    """A server as a job without settings of verl: what rules on variables read."""
+    return JobSettings(
+        name=name, where=command.where, overrides={}, env=command.environment, entry=command.program
+    )
+
+
+def server_findings(
+    command: ServerCommand, name: str, versions: Mapping[str, str], sources: ServerSources | None
+) -> Iterator[LintFinding | UndecidedRule]:
+    """What vLLM's parser refuses of a command, and the checks of vllm-ascend that fail with its options."""
+    version = vllm_version(versions)
+    known = server_options(sources.vllm, command.program, sources.cache) if sources and sources.vllm else None
+    if sources is None or known is None:
+        yield UndecidedRule(rule=SERVE_RULE, unknown=("the options of vLLM",), recipe=name)
+        return
+    parsed = parse_command(command.arguments, known)
+    for problem in parsed.problems:
+        yield _finding(problem, command, name, version)
+    shape = engine_shape(version)
+    if sources.ascend is not None and shape is not None and not parsed.problems:
+        surroundings = Surroundings(device="npu", variables=_variables(command))
+        errors = follow_engine(_arguments(parsed), shape, sources.ascend, surroundings)
+        job = server_job(command, name)
+        given = JobSettings(name=name, where=job.where, overrides=parsed.words, env=job.env)
+        yield from engine_check_findings(
+            errors, given, lambda key: parsed.words[key].text, versions["vllm_ascend"]
+        )
+
+
+def _finding(problem: ArgumentProblem, command: ServerCommand, name: str, version: str) -> LintFinding:
+    fix = f"write {problem.near}" if problem.near else "give a value that the option takes"
+    if problem.is_unknown:
+        having = releases_with_option(problem.option.lstrip("-").replace("-", "_"))
+        message = f"vllm {version} has no option {problem.option}"
+        why = f"{command.program} stops with: unrecognized arguments" + (
+            f"; the releases with this option are {having[0]} to {having[-1]}" if having else ""
+        )
+        fix = fix if problem.near else "remove it, or set what this release has for it"
+    elif problem.option:
+        message = f"{problem.option} of vllm {version} does not take {problem.word.text[:80]}"
+        why = f"{command.program} stops: {problem.problem}"
+    else:
+        message = f"{command.program} takes no argument {problem.problem[:80]} at this place"
+        why = "unrecognized arguments: a switch has no value, and a value with spaces needs quotes"
+        fix = "remove it, or quote the whole value"
+    return LintFinding.at(
+        problem.word.where,
+        rule=SERVE_RULE,
+        severity="error",
+        message=message,
+        why=why,
+        fix=fix,
+        source=f"the parser of the command in the source of vllm {version}",
+        recipe=name,
+    )
+
+
+def _variables(command: ServerCommand) -> Mapping[str, Value]:
+    return {
+        name: Unknown(sources=frozenset([one.unknown])) if one.unknown else one.text
+        for name, one in command.environment.items()
+    }
+
+
+def _arguments(parsed: ParsedCommand) -> Entries:
+    """The options that a command gives, as the arguments of the engine."""
+    entries = Entries()
+    for name, value in parsed.values.items():
+        word = parsed.words.get(name)
+        if word is not None:
+            is_known = not isinstance(value, UnknownText) and not word.unknown
+            entries[name] = value if is_known else Unknown(sources=frozenset([word.unknown]))
+            entries.behind[name] = frozenset([name])
+    return entries
