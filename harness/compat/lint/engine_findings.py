@@ -1,4 +1,4 @@
-"""Findings of the rule ENGINE-CHECK: checks of vllm-ascend that fail with the arguments verl gives vLLM."""
+"""Findings of the rule ENGINE-CHECK: checks of vllm-ascend, or of vLLM, that fail with what vLLM gets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ENGINE_PACKAGE = "vllm-ascend"
 
 
 def engine_check_findings(
-    errors: tuple[ProgramError, ...], job: JobSettings, value_of: Callable[[str], object], version: str
+    errors: tuple[ProgramError, ...], job: JobSettings, value_of: Callable[[str], object], label: str
 ) -> Iterator[LintFinding]:
     """The failed checks that rest on a setting of the job; of several with one setting, the first.
 
-    value_of: the value of a setting. version: the release of vllm-ascend.
+    value_of: the value of a setting. label: the package with the checks, and its release.
     """
     told: set[str] = set()
     for error in errors:
@@ -27,13 +27,13 @@ def engine_check_findings(
         if not settings or not told.isdisjoint(settings):
             continue
         told |= settings.keys()
-        place = f"{error.place} of {ENGINE_PACKAGE} {version}"
+        place = f"{error.place} of {label}"
         values = ", ".join(_shown(key, one, value_of) for key, one in settings.items())
         yield LintFinding.at(
             next(iter(settings.values())).where,
             rule=ENGINE_RULE,
             severity="error",
-            message=f"{ENGINE_PACKAGE} stops: {error.message or error.type}",
+            message=f"{label.partition(' ')[0]} stops: {error.message or error.type}",
             why=f"{place} raises {error.type}; this rests on {values}",
             fix=f"change the value of {' or '.join(map(_name, settings))}",
             source=place,

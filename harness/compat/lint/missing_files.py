@@ -13,7 +13,9 @@ from harness.compat.lint.lint_measurements import LintFinding
 
 MISSING_FILE_RULE = "NO-FILE"
 #: A file below a folder of the repository, which jobs are started in.
-_FILE = re.compile(r"(?:\./|\$\{?PWD\}?/)?(?P<path>(?P<folder>verl|recipe|examples)/[\w./-]+\.\w+)")
+_FILE = re.compile(
+    r"(?:\./|(?:\$\{?PWD\}?|\$\(pwd\)|`pwd`)/)?(?P<path>(?P<folder>verl|recipe|examples)/[\w./-]+\.\w+)"
+)
 
 
 def missing_file_findings(job: JobSettings, configuration: VerlConfiguration) -> Iterator[LintFinding]:

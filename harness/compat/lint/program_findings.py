@@ -17,7 +17,7 @@ from harness.compat.lint.dry_run.program_modules import MISSING_MODULE
 from harness.compat.lint.dry_run.program_values import Entries, ProgramError, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
-from harness.compat.lint.engine_findings import engine_check_findings
+from harness.compat.lint.engine_findings import ENGINE_PACKAGE, engine_check_findings
 from harness.compat.lint.engine_shape import engine_shape
 from harness.compat.lint.engine_variables import vllm_version
 from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
@@ -65,7 +65,9 @@ def program_findings(
     unknown = sorted({name for check in checks.open for name in check.sources if name})
     if unknown:
         yield UndecidedRule(rule=PROGRAM_RULE, unknown=tuple(unknown), recipe=job.name)
-    yield from engine_check_findings(checks.engine, job, composition.value, versions.get("vllm_ascend", ""))
+    yield from engine_check_findings(
+        checks.engine, job, composition.value, f"{ENGINE_PACKAGE} {versions.get('vllm_ascend', '')}"
+    )
     yield from _switched_off(followed, composition, checks.read)
 
 

@@ -136,7 +136,7 @@ CODE_RULES = (
     RuleExplanation(
         id=ENGINE_RULE,
         severity="error",
-        summary="a check of vllm-ascend fails with the arguments that vLLM gets",
+        summary="a check of vllm-ascend, or of the arguments of vLLM's server, fails",
         why="verl's program is followed to where it starts vLLM, or `vllm serve` is read, and from there "
         "the check of vllm-ascend's platform with these arguments and with the variables that the script "
         "sets; the finding has the message, file and line of the error that this release raises",

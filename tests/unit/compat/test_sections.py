@@ -111,6 +111,7 @@ def test_a_setting_whose_section_is_off_is_told(
     [
         ("verl/utils/reward_score/gsm8.py", "did you mean verl/utils/reward_score/gsm8k.py?"),
         ("$PWD/verl/other/reward.py", "give the path of a file that exists"),
+        ("$(pwd)/verl/other/reward.py", "give the path of a file that exists"),
         ("./verl/utils/reward_score/gsm8k.py", ""),
         ("/data/verl/reward.py", ""),
         ("recipe/mine/reward.py", ""),

@@ -251,3 +251,21 @@ def test_variables_of_a_server_are_compared(tmp_path: Path) -> None:
 def test_a_server_is_found_where_scripts_start_it() -> None:
     text = "uv run vllm serve a\nbash -c 'vllm serve b'\n/opt/bin/vllm serve c &\nvllm bench serve\ngrep vllm serve\n"
     assert [one.arguments[0].text for one in parse_script(text).servers] == ["a", "b", "c"]
+
+
+def test_what_vllm_checks_of_its_arguments_is_followed(tmp_path: Path) -> None:
+    checks = """
+def validate_parsed_serve_args(args):
+    if hasattr(args, "subparser") and args.subparser != "serve":
+        return
+    if args.enforce_eager and not args.tool_parser:
+        raise TypeError("--enforce-eager requires --tool-parser")
+    if args.headless and args.strange:
+        raise TypeError("not known")
+"""
+    files = {**FILES, "vllm/entrypoints/openai/cli_args.py": CLI_ARGS + checks}
+    assert told(tmp_path, "vllm serve m --enforce-eager", files) == [
+        "vllm stops: --enforce-eager requires --tool-parser"
+    ]
+    for right in ("--enforce-eager --tool-parser x", "--enforce-eager --tool-parser $X", "--headless", ""):
+        assert told(tmp_path, f"vllm serve m {right}", files) == []

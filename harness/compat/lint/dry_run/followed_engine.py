@@ -1,8 +1,9 @@
-"""Follows vllm-ascend's check of the configuration with which a program of verl starts vLLM."""
+"""Follows the checks of vllm-ascend and vLLM with the arguments with which vLLM is started."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
@@ -37,10 +38,8 @@ def follow_engine(
     surroundings: Surroundings,
 ) -> tuple[ProgramError, ...]:
     """The checks of vllm-ascend that fail with the arguments that vLLM gets."""
-    run = ProgramWalk(sources.files, sources.syntax_tree, surroundings)
-    run.blames_conditions = True
-    last: list[ProgramError] = []
-    try:
+
+    def follow(run: ProgramWalk) -> None:
         scope = run.modules.module(PLATFORM)
         classes = [one for one in scope.variables.values() if isinstance(one, Class)]
         for platform in classes:
@@ -49,6 +48,34 @@ def follow_engine(
                 given = engine_configuration(run, arguments, shape)
                 run.calls.function(check, [platform, given], {}, check.node, scope)
                 break
+
+    return _failures(follow, sources, surroundings)
+
+
+def follow_server(
+    arguments: Entries, path: str, checks: str, sources: ModuleSources, surroundings: Surroundings
+) -> tuple[ProgramError, ...]:
+    """The checks of the arguments of a server that fail in a function of vLLM's, which gets all of them."""
+
+    def follow(run: ProgramWalk) -> None:
+        scope = run.modules.module(path)
+        function = scope.variables.get(checks)
+        if isinstance(function, Function):
+            given = run.libraries.external({str(name): one for name, one in arguments.items()})
+            given.keys.update({str(name): keys for name, keys in arguments.behind.items()})
+            run.calls.function(function, [given], {}, function.node, scope)
+
+    return _failures(follow, sources, surroundings)
+
+
+def _failures(
+    follow: Callable[[ProgramWalk], None], sources: ModuleSources, surroundings: Surroundings
+) -> tuple[ProgramError, ...]:
+    run = ProgramWalk(sources.files, sources.syntax_tree, surroundings)
+    run.blames_conditions = True
+    last: list[ProgramError] = []
+    try:
+        follow(run)
     except ProgramError as error:
         last += [error] if error.keys else []
     except (BudgetError, RecursionError, ReturnJump):

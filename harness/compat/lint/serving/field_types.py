@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from harness.compat.lint.module_files import ModuleSources
 
@@ -101,6 +101,18 @@ class SourceNames:
                 found[name] = self.types(one.path, annotation)
         return found
 
+    def defaults(self, path: str, node: ast.ClassDef) -> dict[str, LiteralValue]:
+        """The defaults of fields that are written out."""
+        return {
+            one.target.id: one.value.value
+            for cls in self.ancestry(path, node)
+            for one in (cls.node.body if isinstance(cls.node, ast.ClassDef) else ())
+            if isinstance(one, ast.AnnAssign)
+            and isinstance(one.target, ast.Name)
+            and isinstance(one.value, ast.Constant)
+            and is_literal(one.value.value)
+        }
+
     def is_dataclass(self, definition: Definition) -> bool:
         """Whether a class or one that it extends is decorated as a dataclass."""
         if not isinstance(definition.node, ast.ClassDef):
@@ -160,8 +172,7 @@ class SourceNames:
     def _literal(self, path: str, node: ast.expr, depth: int) -> tuple[LiteralValue, ...] | None:
         """The values in a literal, some of which can be those of another one; None if they are not known."""
         if isinstance(node, ast.Constant):
-            value = node.value
-            return (value,) if value is None or isinstance(value, (str, int, float, bool)) else None
+            return (node.value,) if is_literal(node.value) else None
         others = self.types(path, node, depth + 1)
         return others[0].texts if [one.kind for one in others] == ["literal"] else None
 
@@ -176,6 +187,11 @@ class SourceNames:
         if isinstance(found.node, ast.expr):
             return self.types(found.path, found.node, depth + 1)
         return (FieldType(kind="open"),)
+
+
+def is_literal(value: object) -> TypeGuard[LiteralValue]:
+    """Whether a constant is one of a literal type."""
+    return value is None or isinstance(value, (str, int, float, bool))
 
 
 def _executed(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

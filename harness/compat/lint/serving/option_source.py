@@ -14,7 +14,14 @@ from pathlib import Path
 
 from harness.code_graph.stored_facts import code_digest
 from harness.compat.lint.module_files import ModuleSources
-from harness.compat.lint.serving.field_types import Definition, FieldType, SourceNames, last_name
+from harness.compat.lint.serving.field_types import (
+    Definition,
+    FieldType,
+    LiteralValue,
+    SourceNames,
+    is_literal,
+    last_name,
+)
 from harness.compat.lint.serving.server_command import SERVE
 from harness.compat.uses.analysis_cache import AnalysisCache
 
@@ -40,7 +47,7 @@ class ServerOption:
     `object` (JSON with the fields of a class), `mapping` (JSON in braces, or any text), `switch` (no value),
     `pair` (`--x` and `--no-x`), or `open`. nargs: as for argparse. choices: none if any value can be.
     is_optional: takes `None` and an empty text.
-    fields: of an object; none if it can have any.
+    fields: of an object; none if it can have any. defaults: its default, none if that is not written out.
     """
 
     dest: str
@@ -51,6 +58,7 @@ class ServerOption:
     is_optional: bool = False
     fields: tuple[str, ...] = ()
     appends: bool = False
+    defaults: tuple[LiteralValue, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +169,10 @@ class _OptionSource:
         if cls is None or not isinstance(cls.node, ast.ClassDef):
             self.complete = False
             return {}
+        defaults = self.names.defaults(cls.path, cls.node)
         return {
-            name: self._of_field(name, types) for name, types in self.names.fields(cls.path, cls.node).items()
+            name: replace(self._of_field(name, types), defaults=(defaults[name],) if name in defaults else ())
+            for name, types in self.names.fields(cls.path, cls.node).items()
         }
 
     def _of_field(self, name: str, types: Sequence[FieldType]) -> ServerOption:
@@ -331,13 +341,17 @@ def _with(option: ServerOption, part: str, value: ast.expr | None) -> ServerOpti
         case "nargs":
             return replace(option, nargs="" if constant is None else str(constant))
         case "action" if constant in _SWITCHES:
-            return replace(option, form="switch")
+            return replace(option, form="switch", defaults=(constant == "store_false",))
         case "action" if constant in ("append", "extend"):
             return replace(option, appends=True)
         case "action" if value is not None and last_name(value) == "BooleanOptionalAction":
             return replace(option, form="pair")
         case "action":
             return replace(option, form="open")
+        case "default" if isinstance(value, ast.Constant) and is_literal(constant):
+            return replace(option, defaults=(constant,))
+        case "default":
+            return replace(option, defaults=())
         case "dest" if isinstance(constant, str):
             return replace(option, dest=constant)
     return option

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.compat.lint.dry_run.followed_engine import follow_engine
+from harness.compat.lint.dry_run.followed_engine import follow_engine, follow_server
 from harness.compat.lint.dry_run.program_values import Entries, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
-from harness.compat.lint.engine_findings import engine_check_findings
+from harness.compat.lint.engine_findings import ENGINE_PACKAGE, engine_check_findings
 from harness.compat.lint.engine_options import releases_with_option
 from harness.compat.lint.engine_shape import engine_shape
 from harness.compat.lint.engine_variables import vllm_version
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
 from harness.compat.lint.module_files import ModuleSources
-from harness.compat.lint.serving.option_source import server_options
+from harness.compat.lint.serving.option_source import ServerOptions, server_options
 from harness.compat.lint.serving.server_command import ServerCommand
 from harness.compat.lint.serving.server_parser import (
     ArgumentProblem,
@@ -28,6 +28,8 @@ from harness.compat.lint.serving.server_parser import (
 from harness.sources.tree import Tree
 
 SERVE_RULE = "SERVE-OPTION"
+#: The function of vLLM that checks the parsed arguments before anything is started.
+CHECKED_BY = ("vllm/entrypoints/openai/cli_args.py", "validate_parsed_serve_args")
 
 
 @dataclass(kw_only=True)
@@ -73,15 +75,17 @@ def server_findings(
     parsed = parse_command(command.arguments, known)
     for problem in parsed.problems:
         yield _finding(problem, command, name, version)
-    shape = engine_shape(version)
-    if sources.ascend is not None and shape is not None and not parsed.problems:
-        surroundings = Surroundings(device="npu", variables=_variables(command))
-        errors = follow_engine(_arguments(parsed), shape, sources.ascend, surroundings)
-        job = server_job(command, name)
-        given = JobSettings(name=name, where=job.where, overrides=parsed.words, env=job.env)
-        yield from engine_check_findings(
-            errors, given, lambda key: parsed.words[key].text, versions["vllm_ascend"]
-        )
+    if parsed.problems or sources.vllm is None:
+        return
+    surroundings = Surroundings(device="npu", variables=_variables(command))
+    job = replace(server_job(command, name), overrides=parsed.words)
+    arguments, shape = _arguments(parsed), engine_shape(version)
+    errors = follow_server(_with_defaults(arguments, known), *CHECKED_BY, sources.vllm, surroundings)
+    yield from engine_check_findings(errors, job, parsed.values.get, f"vllm {version}")
+    if sources.ascend is not None and shape is not None:
+        errors = follow_engine(arguments, shape, sources.ascend, surroundings)
+        label = f"{ENGINE_PACKAGE} {versions['vllm_ascend']}"
+        yield from engine_check_findings(errors, job, parsed.values.get, label)
 
 
 def _finding(problem: ArgumentProblem, command: ServerCommand, name: str, version: str) -> LintFinding:
@@ -117,6 +121,16 @@ def _variables(command: ServerCommand) -> Mapping[str, Value]:
         name: Unknown(sources=frozenset([one.unknown])) if one.unknown else one.text
         for name, one in command.environment.items()
     }
+
+
+def _with_defaults(arguments: Entries, known: ServerOptions) -> Entries:
+    """The arguments as vLLM checks them: with the defaults of the other options."""
+    every = arguments.copy()
+    every["subparser"] = "serve"
+    for option in known.options:
+        if option.dest not in every:
+            every[option.dest] = option.defaults[0] if option.defaults else Unknown()
+    return every
 
 
 def _arguments(parsed: ParsedCommand) -> Entries:
