@@ -188,9 +188,9 @@ def _lost(
 
     What verl's own code names can be an option that verl reads, and does not hand on.
     """
-    pack = shipped_pack().pack
+    pack, known = shipped_pack().pack, _names(entry)
     # verl leaves out options without a value, and switches that are off.
-    if pack is None or nearest_word(name, _names(entry)) not in ("", name) or value in (None, False):
+    if pack is None or value in (None, False) or (name not in known and nearest_word(name, known)):
         return None
     version = vllm_version(versions)
     release = pack.release("vllm", version) if version else None

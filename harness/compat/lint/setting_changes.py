@@ -56,7 +56,14 @@ def nearest_word(word: str, choices: Iterable[str]) -> str:
     A choice that is one error further away than another one does not count.
     """
     limit = 0 if len(word) < SHORT else 1 if len(word) < LONG else 2
-    found = {choice: typing_errors(word.lower(), choice.lower(), limit) for choice in set(choices)}
+    letters = set(word.lower())
+    # Each letter that a choice lacks is an error, and so is each letter of the difference in length.
+    near = [
+        choice
+        for choice in set(choices)
+        if abs(len(choice) - len(word)) <= limit and len(letters.difference(choice.lower())) <= limit
+    ]
+    found = {choice: typing_errors(word.lower(), choice.lower(), limit) for choice in near}
     nearest = min(found.values(), default=limit + 1)
     best = [choice for choice, errors in found.items() if errors == nearest]
     return best[0] if nearest <= limit and len(best) == 1 else ""
