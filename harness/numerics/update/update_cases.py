@@ -254,8 +254,10 @@ def draw(case: UpdateCase) -> UpdateInputs:
     rng = np.random.default_rng([case.seed, *case.name.encode()])
     parameters = {name: _single(rng.normal(size=shape)) for name, shape in PARAMETERS.items()}
     mask = np.ones((ROWS, POSITIONS), dtype=np.int64)
-    # A trainer with nested tensors has no row without a response.
-    for row, length in enumerate((10, 1, 7, 3 if case.nested else 0, 4, 9, 2, 10)):
+    # Ranks that divide tokens get a micro-batch that needs no padding, whichever rows are joined. A trainer
+    # with nested tensors has no row without a response.
+    second, fourth = 4 if case.sp_size > 1 else 1, 3 if case.nested else 0
+    for row, length in enumerate((10, second, 7, fourth, 4, 9, 2, 10)):
         mask[row, : (row * 2) % 5] = 0
         mask[row, PROMPT + length :] = 0
     input_ids = rng.integers(1, VOCABULARY, mask.shape) * mask
