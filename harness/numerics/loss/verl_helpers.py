@@ -304,6 +304,22 @@ def _sliced(given: Arguments) -> list[NDArray[Any]]:
     return [_slice(array(given["x"]), given["dim"], 0 if given["padding"] else None)]
 
 
+def _gathered(values: NDArray[Any], axis: int, padding: int) -> list[NDArray[Any]]:
+    """The parts of all ranks without the padding at the end. Only the part of this rank is known."""
+    ulysses: Any = import_module(ULYSSES)
+    group, distributed = ulysses.get_ulysses_sequence_parallel_group(), import_module("torch.distributed")
+    if group is not None:
+        parts = [np.full(values.shape, np.nan) for _ in range(distributed.get_world_size(group))]
+        parts[distributed.get_rank(group)] = values
+        values = np.concatenate(parts, axis=axis)
+    return [np.delete(values, np.s_[values.shape[axis] - padding :], axis=axis)]
+
+
+def _gathered_outputs(given: Arguments) -> list[NDArray[Any]]:
+    dropped = given["padding_size"] if given["unpad_dim"] is not None else 0
+    return _gathered(array(given["x"]), given["gather_dim"], dropped)
+
+
 def _sliced_tokens(given: Arguments) -> list[NDArray[Any]]:
     padding = given.get("pad_value", 0) if given["sp_size"] > 1 else None
     return [_slice(array(given["input_ids_rmpad"]), 1, padding)]
@@ -356,6 +372,17 @@ HELPERS = (
     Helper(module=CORRECTION, name="_parse_rollout_rs_thresholds", defined=_thresholds, seen=_bounds),
     Helper(module="verl.utils.seqlen_balancing", name="restore_dynamic_batch", defined=_restored),
     Helper(module=ULYSSES, name="slice_input_tensor", defined=_sliced),
+    Helper(
+        module=ULYSSES,
+        name="all_gather_tensor",
+        defined=lambda given: _gathered(array(given["local_tensor"]), 0, 0),
+    ),
+    Helper(module=ULYSSES, name="gather_outputs_and_unpad", defined=_gathered_outputs),
+    Helper(
+        module=FSDP_ENGINE,
+        name="FSDPEngine._gather_and_unpad_packed",
+        defined=lambda given: _gathered(array(given["tensor"]), 0, given["pad_size"]),
+    ),
     Helper(
         module=ULYSSES,
         name="ulysses_pad_and_slice_inputs",
