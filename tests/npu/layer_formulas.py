@@ -359,8 +359,35 @@ _PERMUTE = (
     *("npu::_npu_moe_token_unpermute_with_routing_map", "npu::npu_moe_token_unpermute_with_routing_map_grad"),
 )
 FP32, BOTH = (torch.float32,), (torch.float32, torch.bfloat16)
+
+
 # Name -> operators, formula, and the dtypes. A routing round trip has intermediate results, which bf16 would round.
+def _batch_statistics(drawn: Drawn) -> Pairs:
+    """Sums of one device, and what three devices with other numbers of values make together."""
+    parts = [drawn.normal(rows, 5, 2) for rows in (2, 3, 4)]
+    found = npu.batch_norm_reduce(drawn.placed(parts[0]), 1e-5)
+    yield found[0], parts[0].sum((0, 2))
+    yield found[1], parts[0].square().sum((0, 2))
+    whole, momentum, eps = torch.cat(parts), 0.3, 1e-3
+    means = torch.stack([one.mean((0, 2)) for one in parts])
+    stds = torch.stack([(one.var((0, 2), unbiased=False) + eps).sqrt() for one in parts])
+    counts = torch.tensor([one.numel() / 5 for one in parts]).double()
+    running = [drawn.normal(5), drawn.rand(5)]
+    placed = [drawn.placed(one) for one in running]
+    given = (drawn.placed(whole), drawn.placed(means), drawn.placed(1 / stds), *placed, momentum, eps)
+    found = npu.batch_norm_gather_stats_update(*given, drawn.placed(counts))
+    yield found[0], whole.mean((0, 2))
+    yield found[1], (whole.var((0, 2), unbiased=False) + eps).rsqrt()
+    for kept, before, new in zip(placed, running, (whole.mean((0, 2)), whole.var((0, 2))), strict=True):
+        yield kept, (1 - momentum) * before + momentum * new
+
+
 LAYERS: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torch.dtype, ...]]] = {
+    "batch statistics": (
+        ("npu::batch_norm_reduce", "npu::batch_norm_gather_stats_update"),
+        _batch_statistics,
+        FP32,
+    ),
     **{
         f"routing map, capacity {capacity}, {'weighted' if weighted else 'not weighted'}": (
             _PERMUTE,

@@ -437,5 +437,7 @@ FORMULAS: tuple[tuple[tuple[str, ...], Formula], ...] = (
     ),
 )
 
-NOT_SCALED = frozenset(_named("npu_trans_quant_param", "fft_c2r_backward"))
+NOT_SCALED = frozenset(
+    _named("npu_trans_quant_param", "fft_c2r_backward", "npu_anchor_response_flags", "npu_nms_rotated")
+)
 """Operators whose results are integers or complex numbers."""

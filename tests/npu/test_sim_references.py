@@ -27,6 +27,7 @@ import test_sim_expert_collectives as expert_collectives  # noqa: E402
 import test_sim_matmul_collectives as matmul_collectives  # noqa: E402
 import test_sim_quantized_ops as quantized  # noqa: E402
 from atb_formulas import ATB_FORMULAS  # noqa: E402
+from box_formulas import BOXES  # noqa: E402
 from drawn_inputs import Drawn, Pairs  # noqa: E402
 from layer_formulas import LAYERS  # noqa: E402
 from operator_formulas import FORMULAS, NOT_SCALED  # noqa: E402
@@ -285,6 +286,7 @@ HERE: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torch.
         FP32,
     ),
     **{f"formula of {names[0]}": (names, formula, FP32) for names, formula in FORMULAS},
+    **BOXES,
     **LAYERS,
     **ATB_FORMULAS,
 }

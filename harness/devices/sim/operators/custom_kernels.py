@@ -17,6 +17,8 @@ from harness.devices.sim.operators.torch_internals import DEVICE_KEY, overload, 
 from harness.devices.sim.references import (
     activation,
     attention,
+    batch_norm,
+    boxes,
     cache,
     cast,
     convolution,
@@ -34,7 +36,9 @@ from harness.devices.sim.references import (
     quantization,
     quantized_activation,
     quantized_norm,
+    regions,
     rotary,
+    rotated_boxes,
     routing,
     sampling,
     selected_attention,
@@ -46,6 +50,7 @@ from harness.devices.sim.references import (
 _MODULES: tuple[ModuleType, ...] = (
     activation,
     attention,
+    boxes,
     cache,
     cast,
     cross_entropy,
@@ -61,7 +66,9 @@ _MODULES: tuple[ModuleType, ...] = (
     quantization,
     quantized_activation,
     quantized_norm,
+    regions,
     rotary,
+    rotated_boxes,
     routing,
     sampling,
     selected_attention,
@@ -82,6 +89,8 @@ _BY_NAME = {
 
 # References whose name differs from the operator's, and further names and overloads of the same operator.
 _ALIASES = {
+    "_npu_ciou": boxes.ciou_and_angle,
+    "npu_ptiou": boxes.npu_iou,
     "_npu_dtype_cast": cast.npu_dtype_cast,
     "_npu_dtype_cast_backward": cast.npu_dtype_cast_backward,
     "_npu_moe_token_unpermute": moe.token_unpermute_with_copies,
@@ -113,6 +122,8 @@ _ALIASES = {
     "npu_convolution_transpose_backward": convolution.transposed_backward,
     "npu_apply_adam.out": optimizers.apply_adam,
     "npu_apply_adam_w.out": optimizers.apply_adam_w,
+    "batch_norm_reduce": batch_norm.batch_norm_reduce,
+    "batch_norm_gather_stats_update": batch_norm.batch_norm_gather_stats_update,
     "fft_r2c_backward": spectral.fft_r2c_backward,
     "fft_c2r_backward": spectral.fft_c2r_backward,
 }

@@ -30,10 +30,12 @@ LIMIT_S = 10
 BASE_FORMATS = frozenset({0, 1, 2, 27, 30, 35, 47})
 
 # Errors that say nothing about the call: CANN has no such function, or it reported an error. A message with a
-# version of CANN says something about the call if it names a value that it got.
+# version of CANN says something about the call if it names a value that it got. A number of elements
+# overflows where a kernel that did nothing left a size undefined (`npu_nms_rotated`).
 _OF_THE_RUNTIME = re.compile(
     r"not in lib\w*opapi|libopapi\.so ?not found|Get(?:Op)?ApiFuncAddr|aclnn\w+ failed|call acl\w+ failed"
     r"|CreateOperation failed|error code is \d{6}|ERR\d\d(?:100|004|005|006|007|008)\b"
+    r"|numel: integer multiplication overflow"
     r"|(?:cann|CANN) version(?!.*\bbut (?:now is|got)\b)"
 )
 
