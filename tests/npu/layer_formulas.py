@@ -369,16 +369,17 @@ def _batch_statistics(drawn: Drawn) -> Pairs:
     yield found[0], parts[0].sum((0, 2))
     yield found[1], parts[0].square().sum((0, 2))
     whole, momentum, eps = torch.cat(parts), 0.3, 1e-3
-    means = torch.stack([one.mean((0, 2)) for one in parts])
-    stds = torch.stack([(one.var((0, 2), unbiased=False) + eps).sqrt() for one in parts])
+    sums = torch.stack([one.sum((0, 2)) for one in parts])
+    squares = torch.stack([one.square().sum((0, 2)) for one in parts])
     counts = torch.tensor([one.numel() / 5 for one in parts]).double()
     running = [drawn.normal(5), drawn.rand(5)]
     placed = [drawn.placed(one) for one in running]
-    given = (drawn.placed(whole), drawn.placed(means), drawn.placed(1 / stds), *placed, momentum, eps)
+    given = (drawn.placed(whole), drawn.placed(sums), drawn.placed(squares), *placed, momentum, eps)
     found = npu.batch_norm_gather_stats_update(*given, drawn.placed(counts))
     yield found[0], whole.mean((0, 2))
     yield found[1], (whole.var((0, 2), unbiased=False) + eps).rsqrt()
-    for kept, before, new in zip(placed, running, (whole.mean((0, 2)), whole.var((0, 2))), strict=True):
+    news = (whole.mean((0, 2)), whole.var((0, 2), unbiased=False))
+    for kept, before, new in zip(placed, running, news, strict=True):
         yield kept, (1 - momentum) * before + momentum * new
 
 

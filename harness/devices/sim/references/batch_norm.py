@@ -25,15 +25,14 @@ def batch_norm_gather_stats_update(
     eps: float,
     counts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and 1 / standard deviation (channels,) of all devices, from those of each (devices, channels) and
-    their numbers of values. Writes the running statistics, if there are any."""
+    """Mean and 1 / standard deviation (channels,) of all devices, from the sums of the values (`mean`) and of
+    their squares (`invstd`) of each device (devices, channels), as `batch_norm_reduce` returns them, and their
+    numbers of values. Writes the running statistics, if there are any."""
     del input
-    weights = wide(counts)[:, None] / wide(counts).sum()
-    together = (weights * wide(mean)).sum(0)
-    variances = wide(invstd).pow(-2) - eps
-    variance = (weights * (variances + (wide(mean) - together).square())).sum(0)
-    total = float(counts.sum())
-    for running, new in ((running_mean, together), (running_var, variance * total / (total - 1))):
+    total = wide(counts).sum()
+    together = wide(mean).sum(0) / total
+    variance = wide(invstd).sum(0) / total - together.square()
+    for running, new in ((running_mean, together), (running_var, variance)):
         if running is not None:
             running.copy_((1 - momentum) * wide(running) + momentum * new)
-    return together, torch.rsqrt(variance + eps)
+    return together.to(mean.dtype), torch.rsqrt(variance + eps).to(mean.dtype)
