@@ -26,8 +26,8 @@ def batch_norm_gather_stats_update(
     counts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and 1 / standard deviation (channels,) of all devices, from the sums of the values (`mean`) and of
-    their squares (`invstd`) of each device (devices, channels), as `batch_norm_reduce` returns them, and their
-    numbers of values. Writes the running statistics, if there are any."""
+    their squares (`invstd`) of each device (devices, channels), as `batch_norm_reduce` returns them, and from
+    the numbers of values. Writes the running statistics, if there are any."""
     del input
     total = wide(counts).sum()
     together = wide(mean).sum(0) / total
