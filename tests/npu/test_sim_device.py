@@ -370,8 +370,8 @@ def test_a_copy_to_the_host_that_need_not_wait_is_page_locked() -> None:
 
 
 def test_an_uncovered_operator_fails_with_its_name() -> None:
-    with pytest.raises(RuntimeError, match="error: Iou"):
-        torch.ops.npu.npu_iou(torch.ones(2, 4, device=NPU), torch.ones(2, 4, device=NPU))
+    with pytest.raises(RuntimeError, match="error: NMSWithMask"):
+        torch.ops.npu.npu_nms_with_mask(torch.ones(2, 5, device=NPU), 0.5)
 
 
 def launched(tmp_path: Path, code: str, **environment: str) -> str:
