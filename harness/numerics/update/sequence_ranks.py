@@ -108,7 +108,8 @@ class SequenceRanks:
         original = getattr(distributed, name)
 
         def function(*args: Any, group: Any = None, **kwargs: Any) -> Any:
-            if group is self or self in args:
+            # Not `in`, which would compare tensors with this object.
+            if any(one is self for one in (group, *args)):
                 return own(*(one for one in args if one is not self))
             return original(*args, **({} if group is None else {"group": group}), **kwargs)
 
