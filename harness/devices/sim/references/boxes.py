@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -133,9 +134,12 @@ def _gradients(
     grad: torch.Tensor,
     bboxes: torch.Tensor,
     gtboxes: torch.Tensor,
-    trans: bool,
-    is_cross: bool,
+    trans: bool = False,
+    is_cross: bool = False,
+    mode: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of an overlap for both kinds of boxes."""
+    del mode
     with torch.enable_grad():
         leaves = [wide(one).detach().requires_grad_() for one in (bboxes, gtboxes)]
         found = overlap(*_paired(leaves[0], leaves[1], trans, is_cross))
@@ -143,30 +147,7 @@ def _gradients(
     return first.to(bboxes.dtype), second.to(gtboxes.dtype)
 
 
-def npu_giou_backward(
-    grad: torch.Tensor,
-    bboxes: torch.Tensor,
-    gtboxes: torch.Tensor,
-    trans: bool = False,
-    is_cross: bool = False,
-    mode: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of `npu_giou` for both kinds of boxes."""
-    del mode
-    return _gradients(_giou, grad, bboxes, gtboxes, trans, is_cross)
-
-
-def npu_diou_backward(
-    grad: torch.Tensor,
-    bboxes: torch.Tensor,
-    gtboxes: torch.Tensor,
-    trans: bool = False,
-    is_cross: bool = False,
-    mode: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of `npu_diou` for both kinds of boxes."""
-    del mode
-    return _gradients(_diou, grad, bboxes, gtboxes, trans, is_cross)
+giou_backward, diou_backward = partial(_gradients, _giou), partial(_gradients, _diou)
 
 
 def _centre_and_size(boxes: torch.Tensor, extra: float = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -80,6 +80,34 @@ def batch_norm_gather_stats_with_counts(
     return together, torch.rsqrt(variance + eps)
 
 
+def batch_norm_reduce(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: A002, ARG001
+    """The sums of the values and of their squares in each channel, in float32."""
+    values, dims = wide(input), _other_dims(input)
+    return values.sum(dims), values.square().sum(dims)
+
+
+def batch_norm_gather_stats_update(
+    input: torch.Tensor,  # noqa: A002, ARG001
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    counts: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and 1 / standard deviation (channels,) of all devices, from the sums of the values (`mean`) and of
+    their squares (`invstd`) of each device (devices, channels), as `batch_norm_reduce` returns them, and from
+    the numbers of values. Writes the running statistics, if there are any."""
+    total = wide(counts).sum()
+    together = wide(mean).sum(0) / total
+    variance = wide(invstd).sum(0) / total - together.square()
+    for running, new in ((running_mean, together), (running_var, variance)):
+        if running is not None:
+            running.copy_((1 - momentum) * wide(running) + momentum * new)
+    return together.to(mean.dtype), torch.rsqrt(variance + eps).to(mean.dtype)
+
+
 def batch_norm_elemt(
     input: torch.Tensor,  # noqa: A002
     weight: torch.Tensor | None,
