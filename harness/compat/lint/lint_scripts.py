@@ -23,7 +23,9 @@ from harness.forked_pool import ForkedPool, fork_workers
 from harness.sources.tree import Tree
 
 PARALLEL_FROM = 4
-NOT_COMPARED = "the options of vLLM's server were not compared: give the versions, for example --vllm-ascend"
+NOT_COMPARED = "the options of vLLM's server were not compared: "
+NO_VERSION = f"{NOT_COMPARED}give the versions, for example --vllm-ascend"
+NO_SOURCE = f"{NOT_COMPARED}the source of this vLLM was not found, or the package index did not respond"
 
 
 def lint_script(
@@ -56,7 +58,8 @@ def _lint_server(
         if not isinstance(one, UndecidedRule):
             found.append(one)
         elif told:
-            notes.append(ScriptNote(line=command.where.line, text=NOT_COMPARED, unread=True))
+            why = NO_SOURCE if versions.keys() & {"vllm", "vllm_ascend"} else NO_VERSION
+            notes.append(ScriptNote(line=command.where.line, text=why, unread=True))
         else:
             undecided.append(one)
     return LintResult(findings=tuple(found), undecided=tuple(undecided), notes=tuple(notes))
