@@ -40,6 +40,12 @@ def options_problem(text: str, options: Mapping[str, OptionEntry], torch_npu: st
     return ""
 
 
+def differs_by_version(text: str, options: Mapping[str, OptionEntry]) -> bool:
+    """Whether an option in a text was added by a version of torch_npu."""
+    names = [part.partition(":")[0] for part in _COMMA.split(text.replace(" ", ""))]
+    return any(options[name].since for name in names if name in options)
+
+
 def _problem(name: str, value: str | None, options: Mapping[str, OptionEntry], torch_npu: str) -> str:
     option = options.get(name)
     if option is None:

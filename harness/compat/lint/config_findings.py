@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.compat.lint.closed_set_findings import closed_set_findings
-from harness.compat.lint.engine_options import engine_option_findings
+from harness.compat.lint.engine_options import engine_option_findings, unread_option_sources
 from harness.compat.lint.hydra_compose import (
     Composition,
     Program,
@@ -24,15 +24,14 @@ from harness.compat.lint.lint_measurements import (
 )
 from harness.compat.lint.missing_files import missing_file_findings
 from harness.compat.lint.program_findings import program_findings
-from harness.compat.lint.registry_findings import registry_findings
+from harness.compat.lint.registry_findings import REGISTRY_RULE, registry_findings
 from harness.compat.lint.setting_changes import key_change, misspelt_value, value_change, without_plus
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.typo_findings import typo_findings
-from harness.compat.lint.unread_settings import unread_findings
+from harness.compat.lint.uncomposed import PROGRAM_MISSING, TYPE_RULE, undecided_settings
+from harness.compat.lint.unread_settings import UNREAD_RULE, unread_findings
 from harness.errors import Location
 
-PROGRAM_MISSING = "NO-PROGRAM"
-TYPE_RULE = "CONFIG-TYPE"
 #: Settings that verl passes where only whole numbers can be, such as the batch size of a data loader.
 _COUNT = re.compile(
     r".*\b(?:\w*batch_size(?:_per_gpu)?|max_\w+_length|nnodes|n_gpus_per_node|\w*epochs|\w+_parallel_size)"
@@ -63,8 +62,8 @@ def config_findings(
         missing = _missing_program(job, configuration, versions)
         yield missing
         if missing.severity != "error":
-            unknown = (f"the configuration of {job.entry}, which is no part of {_verl(versions)}",)
-            yield UndecidedRule(rule=CONFIG_RULE, unknown=unknown, recipe=job.name)
+            unknown = f"the configuration of {job.entry}, which is no part of {_verl(versions)}"
+            yield from undecided_settings(job, unknown)
         return
     absent = configuration.missing_name(job.entry, job.options) if configuration is not None else None
     if configuration is not None and absent is not None:
@@ -73,17 +72,13 @@ def config_findings(
     if configuration is None or composed is None:
         entry = job.entry or "the program that the job starts"
         verl = f"verl {versions['verl']}" if versions.get("verl") else "verl, whose version is not given"
-        yield UndecidedRule(
-            rule=CONFIG_RULE, unknown=(f"the configuration of {entry} in {verl}",), recipe=job.name
-        )
+        others = () if configuration is not None else (PROGRAM_MISSING,)
+        yield from undecided_settings(job, f"the configuration of {entry} in {verl}", *others)
         return
     program, composition = composed
     if composition.unknown:
-        yield UndecidedRule(
-            rule=CONFIG_RULE,
-            unknown=(f"the configuration {program.name}, because of {composition.unknown}",),
-            recipe=job.name,
-        )
+        unknown = f"the configuration {program.name}, because of {composition.unknown}"
+        yield from undecided_settings(job, unknown)
         return
     source = f"{program.folder}/{program.name}.yaml in {configuration.label}, composed by Hydra"
     if composition.problem:
@@ -99,7 +94,7 @@ def config_findings(
         return
     if composition.incomplete and composition.refused:
         names = tuple(one.key for one in composition.refused)
-        yield UndecidedRule(rule=CONFIG_RULE, unknown=(_elsewhere(names),), recipe=job.name)
+        yield from undecided_settings(job, _elsewhere(names))
         return
     for option in job.unknown_options:
         yield _finding(
@@ -127,10 +122,12 @@ def config_findings(
     yield from _type_findings(job, configuration, program, composition, source)
     yield from _section_findings(job, configuration.defaults(program), composition, source)
     yield from missing_file_findings(job, configuration)
-    unregistered = list(registry_findings(job, configuration, program, composition))
-    yield from unregistered
+    named = list(registry_findings(job, configuration, program, composition))
+    yield from named
+    unregistered = [one for one in named if isinstance(one, LintFinding)]
     yield from typo_findings(job, configuration, program, composition)
     yield from engine_option_findings(job, composition, versions, configuration)
+    yield from unread_option_sources(job, composition, versions)
     told_at = {(one.line, one.column) for one in unregistered}
     stops = [
         one
@@ -138,6 +135,9 @@ def config_findings(
         if isinstance(one, UndecidedRule) or (one.line, one.column) not in told_at
     ]
     yield from stops
+    if composition.incomplete:
+        for rule in (REGISTRY_RULE, UNREAD_RULE):
+            yield UndecidedRule(rule=rule, unknown=("the configuration of another package",), recipe=job.name)
     stopped = {(one.line, one.column) for one in [*unregistered, *stops] if isinstance(one, LintFinding)}
     for finding in closed_set_findings(job, configuration, program, composition):
         if (finding.line, finding.column) not in stopped:

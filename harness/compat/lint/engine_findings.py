@@ -14,6 +14,14 @@ ENGINE_RULE = "ENGINE-CHECK"
 ENGINE_PACKAGE = "vllm-ascend"
 
 
+def unread_ascend(versions: Mapping[str, str], *, has_source: bool) -> tuple[str, ...]:
+    """Why the checks of vllm-ascend cannot be followed; empty if they can be."""
+    if has_source:
+        return ()
+    version = versions.get("vllm_ascend", "")
+    return (f"the source of {ENGINE_PACKAGE} {version}" if version else "vllm_ascend",)
+
+
 def engine_check_findings(
     errors: tuple[ProgramError, ...], job: JobSettings, value_of: Callable[[str], object], label: str
 ) -> Iterator[LintFinding]:

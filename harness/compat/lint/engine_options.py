@@ -18,7 +18,7 @@ from harness.compat.knowledge.surface_pack import ReleaseSurface
 from harness.compat.lint.engine_variables import vllm_version
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
-from harness.compat.lint.lint_measurements import LintFinding, SettingChange
+from harness.compat.lint.lint_measurements import LintFinding, SettingChange, UndecidedRule
 from harness.compat.lint.ruleset import VERSION_NAMES, EngineArguments, load_ruleset
 from harness.compat.lint.setting_changes import misspelt_value, nearest_word
 from harness.compat.lint.shell.values import ScriptValue
@@ -75,6 +75,34 @@ def engine_option_findings(
             continue
         for entry in entries:
             yield from _findings(key, rest, setting, entry, composition, job, versions, configuration)
+
+
+def unread_option_sources(
+    job: JobSettings, composition: Composition, versions: Mapping[str, str]
+) -> Iterator[UndecidedRule]:
+    """The rule, if a job sets options of vLLM, and the options of its releases are not known."""
+    engine = composition.value("actor_rollout_ref.rollout.name")
+    given = [key for key in job.overrides if key.startswith(f"{_OPTIONS}{engine}.")]
+    entries = [one for one in load_ruleset().engine_arguments if one.engine == engine]
+    if engine != "vllm" or not given:
+        return
+    unknown = []
+    if _release(versions) is None:
+        version = vllm_version(versions)
+        unknown.append(f"the options of vllm {version}" if version else "vllm")
+    ascend = versions.get("vllm_ascend", "")
+    sections = tuple(f"{_OPTIONS}{engine}.{one.section}" for one in entries if one.read_in)
+    if sections and any(key.startswith(sections) for key in given) and (not ascend or "@" in ascend):
+        unknown.append(f"the options of vllm-ascend {ascend}" if ascend else "vllm_ascend")
+    if unknown:
+        yield UndecidedRule(rule=ENGINE_OPTION_RULE, unknown=tuple(unknown), recipe=job.name)
+
+
+def _release(versions: Mapping[str, str]) -> ReleaseSurface | None:
+    """The release of vLLM of a job; None if its options are not known."""
+    pack, version = shipped_pack().pack, vllm_version(versions)
+    release = pack.release("vllm", version) if pack is not None and version else None
+    return release if release is not None and _VLLM_FILES[0] in release.names() else None
 
 
 def _findings(
@@ -188,13 +216,11 @@ def _lost(
 
     What verl's own code names can be an option that verl reads, and does not hand on.
     """
-    pack, known = shipped_pack().pack, _names(entry)
+    release, known = _release(versions), _names(entry)
     # verl leaves out options without a value, and switches that are off.
-    if pack is None or value in (None, False) or (name not in known and nearest_word(name, known)):
+    if release is None or value in (None, False) or (name not in known and nearest_word(name, known)):
         return None
-    version = vllm_version(versions)
-    release = pack.release("vllm", version) if version else None
-    if entry.engine != "vllm" or entry.section or release is None or _VLLM_FILES[0] not in release.names():
+    if entry.engine != "vllm" or entry.section:
         return None
     if _states(release, name) or name in configuration.code_words:
         return None

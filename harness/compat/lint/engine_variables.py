@@ -69,6 +69,32 @@ def unread_elsewhere(name: str, versions: Mapping[str, str]) -> UnreadVariable |
     return _elsewhere(name, package, versions.get(package.replace("-", "_"), "")) if package else None
 
 
+def unread_readers(name: str, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """The packages that may read a variable, and of which the release of the job is not known."""
+    pack = shipped_pack().pack
+    package = next((one for prefix, one in OTHERS.items() if name.startswith(prefix)), "")
+    if name.startswith(PREFIX):
+        readers = [ASCEND] if name.startswith(ASCEND_PREFIX) else [ASCEND, VLLM]
+    else:
+        readers = [package] if package else []
+    if pack is None:
+        return (f"the variables of {' and '.join(readers)}",) if readers else ()
+    histories = [pack.word_history(one, name) for one in readers if pack.has(one)]
+    given = {one: versions.get(one.replace("-", "_"), "") for one in readers}
+    given |= {VLLM: vllm_version(versions)} if VLLM in given else {}
+    states = [one.in_release(given[one.package]) for one in histories]
+    always = [all(state is not InRelease.MISSING for _, state in one.releases) for one in histories]
+    if InRelease.FOUND in states or any(always):
+        return ()
+    return tuple(
+        f"the variables of {one.package} {given[one.package]}"
+        if given[one.package]
+        else one.package.replace("-", "_")
+        for one, state in zip(histories, states, strict=True)
+        if one.since and state is not InRelease.MISSING
+    )
+
+
 @functools.lru_cache(1 << 10)
 def _elsewhere(name: str, package: str, version: str) -> UnreadVariable | None:
     pack = shipped_pack().pack

@@ -10,11 +10,17 @@ import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from harness.compat.lint.allocator_options import options_problem
-from harness.compat.lint.engine_variables import PREFIX, UnreadVariable, unread_elsewhere, unread_variable
+from harness.compat.lint.allocator_options import differs_by_version, options_problem
+from harness.compat.lint.engine_variables import (
+    PREFIX,
+    UnreadVariable,
+    unread_elsewhere,
+    unread_readers,
+    unread_variable,
+)
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
-from harness.compat.lint.lint_measurements import LintFinding
+from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
 from harness.compat.lint.ruleset import EnvironmentEntry, load_ruleset
 from harness.compat.lint.setting_changes import nearest_word, value_change
 from harness.compat.lint.shell.values import ScriptValue
@@ -30,11 +36,13 @@ _INTEGER, _NUMBER = re.compile(r"-?[0-9]+"), re.compile(r"-?[0-9]+(?:\.[0-9]+)?"
 
 def environment_findings(
     job: JobSettings, configuration: VerlConfiguration | None, versions: Mapping[str, str]
-) -> Iterator[LintFinding]:
+) -> Iterator[LintFinding | UndecidedRule]:
     """Findings about the variables that a script sets for a job, or means to set.
 
-    versions: axis -> version; the options of torch_npu's allocator differ between its versions.
+    versions: axis -> version; the variables that packages read, and the options of torch_npu's allocator,
+    differ between their versions.
     """
+    yield from _undecided(job, versions)
     entries = {name: entry for entry in load_ruleset().environment for name in entry.names}
     in_verl = configuration.compared_texts.words if configuration else frozenset()
     of_verl = dict.fromkeys(word for word in in_verl if word.startswith(_VERL))
@@ -60,6 +68,17 @@ def environment_findings(
     for name, value in job.unpassed.items():
         if name in entries:
             yield _lost(name, value, entries[name], job)
+
+
+def _undecided(job: JobSettings, versions: Mapping[str, str]) -> Iterator[UndecidedRule]:
+    """The rules on variables for which the releases that read them are not known."""
+    names = [unread for name in job.env for unread in unread_readers(name, versions)]
+    if names:
+        yield UndecidedRule(rule=ENV_NAME_RULE, unknown=tuple(dict.fromkeys(names)), recipe=job.name)
+    entries = [one for one in load_ruleset().environment if one.options]
+    texts = [(job.env[name].text, one.options) for one in entries for name in one.names if name in job.env]
+    if not versions.get("torch_npu") and any(differs_by_version(*one) for one in texts):
+        yield UndecidedRule(rule=ENV_VALUE_RULE, unknown=("torch_npu",), recipe=job.name)
 
 
 def _nearest_name(name: str, known: Collection[str]) -> str:

@@ -169,7 +169,8 @@ def lint_job(
     composed = compose_job(job, configuration)
     composition = composed[1] if composed and composed[1].values else None
     facts = JobFacts(job, versions, rules, composition)
-    findings, undecided = [], []
+    findings: list[LintFinding] = []
+    undecided: list[UndecidedRule] = []
     kind = rules.program_kind(job.entry, trains_policy=_trains_a_policy(job, composition))
     for rule in rules.rules:
         if kind not in rule.programs:
@@ -182,7 +183,11 @@ def lint_job(
             undecided.append(UndecidedRule(rule=rule.id, unknown=tuple(unknown), recipe=job.name))
     findings += torn_override_findings(job)
     findings += repeated_settings(job)
-    findings += environment_findings(job, configuration, versions)
+    for one in environment_findings(job, configuration, versions):
+        if isinstance(one, UndecidedRule):
+            undecided.append(one)
+        else:
+            findings.append(one)
     reported = {finding.rule for finding in findings}
     for item in config_findings(job, versions, configuration, composed):
         if isinstance(item, UndecidedRule):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from harness.compat.lint.lint_measurements import LintResult
 from harness.compat.lint.sarif import as_sarif, relative_path
@@ -22,8 +22,17 @@ def as_text(result: LintResult) -> str:
         parts = {"why": finding.why, "do": finding.fix, "see": finding.source}
         lines += [str(finding), *(wrapped(f"  {name}:".ljust(7), text) for name, text in parts.items())]
     lines += [f"line {note.line}: not fully understood: {note.text}" for note in result.notes]
-    lines += [f"not decided: {item.rule} (not known: {', '.join(item.unknown)})" for item in result.undecided]
+    lines += _undecided(result)
     return "\n".join([*lines, summary(result)]) + "\n"
+
+
+def _undecided(result: LintResult) -> Iterator[str]:
+    """The rules that were not decided, in one line if the same is not known for several."""
+    rules: dict[tuple[str, ...], dict[str, None]] = {}
+    for item in result.undecided:
+        rules.setdefault(item.unknown, {})[item.rule] = None
+    for unknown, names in rules.items():
+        yield f"not decided: {', '.join(names)} (not known: {', '.join(unknown)})"
 
 
 def wrapped(head: str, text: str) -> str:

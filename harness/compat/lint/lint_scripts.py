@@ -17,15 +17,21 @@ from harness.compat.lint.lint_check import lint_job, sorted_findings
 from harness.compat.lint.lint_measurements import LintResult, ScriptNote, UndecidedRule
 from harness.compat.lint.own_programs import with_own_programs
 from harness.compat.lint.serving.server_command import ServerCommand
-from harness.compat.lint.serving.server_findings import ServerSources, server_findings, server_job
+from harness.compat.lint.serving.server_findings import (
+    NO_PROGRAM,
+    NO_SOURCE,
+    NO_VERSION,
+    SERVE_RULE,
+    ServerSources,
+    server_findings,
+    server_job,
+)
 from harness.errors import InputError, Location
 from harness.forked_pool import ForkedPool, fork_workers
 from harness.sources.tree import Tree
 
 PARALLEL_FROM = 4
-NOT_COMPARED = "the options of vLLM's server were not compared: "
-NO_VERSION = f"{NOT_COMPARED}give the versions, for example --vllm-ascend"
-NO_SOURCE = f"{NOT_COMPARED}the source of this vLLM was not found, or the package index did not respond"
+NOT_COMPARED = "the options of vLLM's server were not compared, because this is not known: "
 
 
 def lint_script(
@@ -50,18 +56,22 @@ def lint_script(
 def _lint_server(
     command: ServerCommand, versions: Mapping[str, str], servers: ServerSources | None, *, told: bool
 ) -> LintResult:
-    """told: whether options that could not be compared are a part of the script that was not read."""
+    """told: whether options that could not be compared are a part of the script that was not read.
+
+    A rule that was decided of some options only is no such part.
+    """
     name = Path(command.where.file).name
-    found = [*environment_findings(server_job(command, name), None, versions)]
-    undecided, notes = [], []
-    for one in server_findings(command, name, versions, servers):
+    found, undecided, notes = [], [], []
+    on_variables = environment_findings(server_job(command, name), None, versions)
+    for one in (*on_variables, *server_findings(command, name, versions, servers)):
         if not isinstance(one, UndecidedRule):
             found.append(one)
-        elif told:
-            why = NO_SOURCE if versions.keys() & {"vllm", "vllm_ascend"} else NO_VERSION
-            notes.append(ScriptNote(line=command.where.line, text=why, unread=True))
-        else:
-            undecided.append(one)
+            continue
+        undecided.append(one)
+        why = next((why for why in one.unknown if why in (NO_VERSION, NO_SOURCE, NO_PROGRAM)), "")
+        if told and why and one.rule == SERVE_RULE:
+            text = f"{NOT_COMPARED}{why}"
+            notes.append(ScriptNote(line=command.where.line, text=text, unread=True))
     return LintResult(findings=tuple(found), undecided=tuple(undecided), notes=tuple(notes))
 
 

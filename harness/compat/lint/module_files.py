@@ -10,6 +10,11 @@ from harness.sources.python_syntax import parse_source
 from harness.sources.tree import Tree
 
 
+def unparsed(path: str) -> str:
+    """What is not known if a module cannot be parsed."""
+    return f"what is in {path}, which cannot be parsed"
+
+
 class ModuleFiles:
     """The paths of a tree. All scripts that are linted with it ask for the same modules."""
 

@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING
 
 from harness.code_graph.stored_facts import code_digest
 from harness.compat.knowledge.pack_at_hand import shipped_pack
-from harness.compat.lint.dry_run.followed_engine import follow_engine
+from harness.compat.lint.dry_run.followed_engine import EngineChecks, follow_engine
 from harness.compat.lint.dry_run.program_modules import MISSING_MODULE
 from harness.compat.lint.dry_run.program_values import Entries, ProgramError, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
-from harness.compat.lint.engine_findings import ENGINE_PACKAGE, engine_check_findings
+from harness.compat.lint.engine_findings import (
+    ENGINE_PACKAGE,
+    ENGINE_RULE,
+    engine_check_findings,
+    unread_ascend,
+)
 from harness.compat.lint.engine_shape import engine_shape
 from harness.compat.lint.engine_variables import vllm_version
-from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
+from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition, Program, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, SettingChange, UndecidedRule
 from harness.compat.lint.ruleset import load_ruleset
@@ -53,7 +58,12 @@ def program_findings(
     Nothing is found if overrides were not read: what verl gets is then not known. If Hydra refuses some, only
     modules are found that the program imports and this verl lacks: no other override mends that.
     """
-    if composition.problem or composition.incomplete or job.has_unread_arguments:
+    if composition.problem:
+        return
+    if composition.incomplete or job.has_unread_arguments:
+        missing = "the configuration of another package" if composition.incomplete else "the other arguments"
+        for rule in (PROGRAM_RULE, ENGINE_RULE):
+            yield UndecidedRule(rule=rule, unknown=(missing,), recipe=job.name)
         return
     followed = _Followed(job, configuration, program, vllm_version(versions))
     checks = followed.checks(composition.values)
@@ -62,13 +72,36 @@ def program_findings(
             yield _finding(error, job, configuration, composition)
     if composition.refused:
         return
-    unknown = sorted({name for check in checks.open for name in check.sources if name})
+    unknown = (*sorted({name for check in checks.open for name in check.sources if name}), *checks.unread)
     if unknown:
-        yield UndecidedRule(rule=PROGRAM_RULE, unknown=tuple(unknown), recipe=job.name)
-    yield from engine_check_findings(
-        checks.engine, job, composition.value, f"{ENGINE_PACKAGE} {versions.get('vllm_ascend', '')}"
-    )
-    yield from _switched_off(followed, composition, checks.read)
+        yield UndecidedRule(rule=PROGRAM_RULE, unknown=unknown, recipe=job.name)
+    yield from _engine_findings(job, composition, checks, configuration, versions)
+    yield from _switched_off(followed, composition, checks)
+
+
+def _engine_findings(
+    job: JobSettings,
+    composition: Composition,
+    checks: ProgramChecks,
+    configuration: VerlConfiguration,
+    versions: Mapping[str, str],
+) -> Iterator[LintFinding | UndecidedRule]:
+    """Failed checks of vllm-ascend; undecided if they were not followed, and the job may start vLLM."""
+    if checks.engine is None and not _may_start_vllm(composition):
+        return
+    unread = unread_ascend(versions, has_source=configuration.engine is not None)
+    if not unread:
+        engine = checks.engine or EngineChecks(unread=("the arguments with which verl starts vLLM",))
+        label = f"{ENGINE_PACKAGE} {versions.get('vllm_ascend', '')}"
+        yield from engine_check_findings(engine.failed, job, composition.value, label)
+        unread = engine.unread
+    if unread:
+        yield UndecidedRule(rule=ENGINE_RULE, unknown=unread, recipe=job.name)
+
+
+def _may_start_vllm(composition: Composition) -> bool:
+    name = composition.value("actor_rollout_ref.rollout.name")
+    return isinstance(name, str) and (name == "vllm" or UNKNOWN_VALUE in name or "${" in name)
 
 
 @dataclass(frozen=True)
@@ -88,10 +121,10 @@ class _Followed:
         def surroundings() -> Surroundings:
             return Surroundings(device=job.device, variables=variables, model=model, world_size=job.processes)
 
-        def follow_ascend(arguments: Entries) -> tuple[ProgramError, ...]:
-            shape = engine_shape(self.vllm) if configuration.engine is not None else None
+        def follow_ascend(arguments: Entries) -> EngineChecks:
+            shape = engine_shape(self.vllm)
             if configuration.engine is None or shape is None:
-                return ()
+                return EngineChecks(unread=(f"the configuration of vllm {self.vllm}".rstrip(),))
             return follow_engine(arguments, shape, configuration.engine, surroundings())
 
         def follow() -> ProgramChecks:
@@ -128,19 +161,21 @@ def _walk_code(cache: Path) -> str:
 
 
 def _switched_off(
-    followed: _Followed, composition: Composition, read: frozenset[str]
-) -> Iterator[LintFinding]:
+    followed: _Followed, composition: Composition, checks: ProgramChecks
+) -> Iterator[LintFinding | UndecidedRule]:
     """Settings that verl reads only if a switch of their section is on, which is off by default.
 
     verl's program is followed with the switch off and on: a setting that is read with it alone does nothing.
     """
-    job, configuration = followed.job, followed.configuration
+    job, configuration, read = followed.job, followed.configuration, checks.read
     plain = configuration.defaults(followed.program)
     by_switch: dict[str, list[str]] = {}
     for key in job.overrides:
         switch = _switch(key, plain, composition)
         if switch and switch not in job.overrides and composition.value(key) != plain.value(key):
             by_switch.setdefault(switch, []).append(key)
+    if by_switch and checks.unread:
+        yield UndecidedRule(rule=UNREAD_RULE, unknown=checks.unread, recipe=job.name)
     for switch, keys in list(by_switch.items())[:MAX_SWITCHES]:
         if switch not in read or all(_is_read(key, read) for key in keys):
             continue

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition, Program, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
-from harness.compat.lint.lint_measurements import LintFinding
+from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
 from harness.compat.lint.ruleset import NameRegistry, load_ruleset
 
 REGISTRY_RULE = "REGISTRY"
@@ -16,7 +16,7 @@ REGISTRY_RULE = "REGISTRY"
 
 def registry_findings(
     job: JobSettings, configuration: VerlConfiguration, program: Program, composition: Composition
-) -> Iterator[LintFinding]:
+) -> Iterator[LintFinding | UndecidedRule]:
     """Settings of the job with a name that nothing in this verl registers.
 
     Programs outside of verl's package can register names of their own: nothing is found in their jobs.
@@ -30,6 +30,9 @@ def registry_findings(
         if registry.if_true and composition.value(registry.if_true) is not True:
             continue
         names = registered_names(configuration, registry)
+        if not names:
+            unknown = f"the names that modules in {' and '.join(registry.folders)} have for {registry.key}"
+            yield UndecidedRule(rule=REGISTRY_RULE, unknown=(unknown,), recipe=job.name)
         given = [one.strip() for one in value.split(",")] if registry.has_list else [value]
         # A `+` at the end of a KL estimate chooses how its gradient is made.
         given = [one.removesuffix("+") if registry.compares else one for one in given]

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.compat.lint.config_findings import PROGRAM_MISSING, TYPE_RULE
 from harness.compat.lint.engine_findings import ENGINE_RULE
 from harness.compat.lint.engine_options import ENGINE_OPTION_RULE
 from harness.compat.lint.environment_findings import (
@@ -24,6 +23,7 @@ from harness.compat.lint.repeated_settings import REPEATED_RULE
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, load_ruleset
 from harness.compat.lint.serving.server_findings import SERVE_RULE
 from harness.compat.lint.typo_findings import TYPO_RULE, UNKNOWN_RULE
+from harness.compat.lint.uncomposed import PROGRAM_MISSING, TYPE_RULE
 from harness.compat.lint.unread_settings import UNREAD_RULE
 from harness.errors import InputError
 

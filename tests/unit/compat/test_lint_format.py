@@ -22,8 +22,8 @@ def test_text_has_the_form_of_compiler_messages(result: LintResult) -> None:
     assert "a,b:c%.sh:3:3: error GROUP-1: the group size of grpo is 1\n  why: a group of one" in text
     assert "line 1: not fully understood" in text
     assert (
-        "not decided: CONFIG-KEY (not known: the configuration of verl.trainer.main_ppo in verl 0.9.1)"
-        in text
+        "VALUE-TYPO, VALUE-UNKNOWN, ENGINE-OPTION, VERL-CHECK, ENGINE-CHECK, UNREAD, NO-PROGRAM "
+        "(not known: the configuration of verl.trainer.main_ppo in verl 0.9.1)" in text
     )
     assert text.splitlines()[-1].startswith("2 errors, ")
 

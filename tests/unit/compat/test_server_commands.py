@@ -8,8 +8,8 @@ import pytest
 from memory_tree import MemoryTree
 
 from harness.compat.lint.launch_script import parse_script
-from harness.compat.lint.lint_scripts import NO_SOURCE, NO_VERSION, lint_file
-from harness.compat.lint.serving.server_findings import SERVE_RULE, ServerSources
+from harness.compat.lint.lint_scripts import NOT_COMPARED, lint_file
+from harness.compat.lint.serving.server_findings import NO_SOURCE, NO_VERSION, SERVE_RULE, ServerSources
 from harness.errors import InputError
 from harness.sources.tree import Tree, TreeFile
 
@@ -232,12 +232,12 @@ def test_without_the_source_of_vllm_a_server_counts_as_not_compared(tmp_path: Pa
     script = tmp_path / "serve.sh"
     script.write_text("vllm serve m --unheard-of\n")
     result = lint_file(script, {})
-    assert [note.text for note in result.notes] == [NO_VERSION]
+    assert [note.text for note in result.notes] == [f"{NOT_COMPARED}{NO_VERSION}"]
     assert result.unchecked
     [unreachable] = lint_file(script, {"vllm": "0.18.0"}).notes
-    assert (unreachable.text, unreachable.unread) == (NO_SOURCE, True)
+    assert (unreachable.text, unreachable.unread) == (f"{NOT_COMPARED}{NO_SOURCE}", True)
     script.write_text("vllm serve m\npython -m verl.trainer.main_ppo algorithm.adv_estimator=grpo\n")
-    assert NO_VERSION not in [note.text for note in lint_file(script, {}).notes]
+    assert not any(NO_VERSION in note.text for note in lint_file(script, {}).notes)
     script.write_text("echo vllm serve m\n")
     with pytest.raises(InputError):
         lint_file(script, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
@@ -20,7 +21,7 @@ from harness.compat.lint.dry_run.program_values import (
     Value,
 )
 from harness.compat.lint.dry_run.program_walk import ProgramWalk, Surroundings
-from harness.compat.lint.module_files import ModuleSources
+from harness.compat.lint.module_files import ModuleSources, unparsed
 
 if TYPE_CHECKING:
     from harness.compat.lint.engine_shape import EngineShape
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 PLATFORM, CHECK = "vllm_ascend/platform.py", "check_and_update_config"
 ADDITIONAL = "additional_config"
 _NO_KEYS: frozenset[str] = frozenset()
+TOO_LONG = "what comes after the steps that are followed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineChecks:
+    """The checks that fail. unread: what of the checks was not followed, and so may fail as well."""
+
+    failed: tuple[ProgramError, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 def follow_engine(
@@ -36,10 +46,10 @@ def follow_engine(
     shape: EngineShape,
     sources: ModuleSources,
     surroundings: Surroundings,
-) -> tuple[ProgramError, ...]:
+) -> EngineChecks:
     """The checks of vllm-ascend that fail with the arguments that vLLM gets."""
 
-    def follow(run: ProgramWalk) -> None:
+    def follow(run: ProgramWalk) -> bool:
         scope = run.modules.module(PLATFORM)
         classes = [one for one in scope.variables.values() if isinstance(one, Class)]
         for platform in classes:
@@ -47,42 +57,53 @@ def follow_engine(
             if found and isinstance(check, Function):
                 given = engine_configuration(run, arguments, shape)
                 run.calls.function(check, [platform, given], {}, check.node, scope)
-                break
+                return True
+        return False
 
-    return _failures(follow, sources, surroundings)
+    return _followed(follow, PLATFORM, sources, surroundings)
 
 
 def follow_server(
     arguments: Entries, path: str, checks: str, sources: ModuleSources, surroundings: Surroundings
-) -> tuple[ProgramError, ...]:
-    """The checks of the arguments of a server that fail in a function of vLLM's, which gets all of them."""
+) -> EngineChecks:
+    """The checks of the arguments of a server that fail in a function of vLLM's, which gets all of them.
 
-    def follow(run: ProgramWalk) -> None:
+    Older releases have no such function, and check nothing there.
+    """
+
+    def follow(run: ProgramWalk) -> bool:
         scope = run.modules.module(path)
         function = scope.variables.get(checks)
         if isinstance(function, Function):
             given = run.libraries.external({str(name): one for name, one in arguments.items()})
             given.keys.update({str(name): keys for name, keys in arguments.behind.items()})
             run.calls.function(function, [given], {}, function.node, scope)
+        return True
 
-    return _failures(follow, sources, surroundings)
+    return _followed(follow, path, sources, surroundings)
 
 
-def _failures(
-    follow: Callable[[ProgramWalk], None], sources: ModuleSources, surroundings: Surroundings
-) -> tuple[ProgramError, ...]:
+def _followed(
+    follow: Callable[[ProgramWalk], bool], path: str, sources: ModuleSources, surroundings: Surroundings
+) -> EngineChecks:
+    """follow: whether the checks were found in the module at `path`."""
+    if path not in sources.files.paths:
+        return EngineChecks(unread=(f"{path}, which is not in this release",))
     run = ProgramWalk(sources.files, sources.syntax_tree, surroundings)
     run.blames_conditions = True
     last: list[ProgramError] = []
+    unread: list[str] = []
     try:
-        follow(run)
+        if not follow(run) and not run.modules.unparsed:
+            unread.append(f"the checks of {path}, which are not where they are looked for")
     except ProgramError as error:
         last += [error] if error.keys else []
     except (BudgetError, RecursionError, ReturnJump):
-        pass
+        unread.append(TOO_LONG)
     finally:
         run.modules.forget()
-    return tuple(run.failures or last)
+    unread += [unparsed(one) for one in run.modules.unparsed]
+    return EngineChecks(failed=tuple(run.failures or last), unread=tuple(unread))
 
 
 def engine_configuration(run: ProgramWalk, arguments: Entries, shape: EngineShape) -> Instance:

@@ -35,6 +35,8 @@ class Modules:
         self._run, self._files, self._read = run, files, read
         self._modules: dict[str, Scope] = {}
         self._used_names: dict[str, frozenset[str]] = {}
+        #: The files that were to be read, and cannot be parsed.
+        self.unparsed: list[str] = []
         #: Whether the program is sure to import the module that is being read.
         self._certain = False
 
@@ -44,6 +46,7 @@ class Modules:
             return self._modules[path]
         scope = self._modules[path] = Scope(None, path)
         tree = self._read(path)
+        self.unparsed += [path] if tree is None else []
         self._used_names[path] = _names(tree)
         tries, trace, certain = self._run.tries, self._run.trace, self._certain
         self._certain = certain or not (self._run.journal.is_open or tries)

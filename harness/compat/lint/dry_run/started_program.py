@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from harness.compat.lint.dry_run.followed_engine import TOO_LONG, EngineChecks
 from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
 from harness.compat.lint.dry_run.program_values import (
     UNKNOWN,
@@ -23,7 +24,7 @@ from harness.compat.lint.dry_run.program_values import (
 )
 from harness.compat.lint.dry_run.program_walk import ProgramWalk, Surroundings
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE
-from harness.compat.lint.module_files import ModuleFiles
+from harness.compat.lint.module_files import ModuleFiles, unparsed
 
 MAX_PYTHON_DEPTH = 8000
 # The limit is one of the whole process: another thread must not lower it while a program is followed.
@@ -35,7 +36,8 @@ UNKNOWN_MARK = re.compile(rf"{UNKNOWN_VALUE}(?P<name>\w*)")
 class ProgramChecks:
     """failed: exceptions that the program raises. open: checks that rest on values that are not known.
 
-    engine: exceptions of vllm-ascend, with the arguments with which the program starts vLLM.
+    engine: the checks of vllm-ascend with the arguments with which the program starts vLLM; None if the
+    program was not followed to there. unread: what was not followed, and can have checks that fail.
     read: the configuration keys that were read, in any branch. complete: whether the program was followed to
     its end; no program that trains is.
     """
@@ -44,7 +46,8 @@ class ProgramChecks:
     open: tuple[OpenCheck, ...]
     read: frozenset[str]
     complete: bool
-    engine: tuple[ProgramError, ...] = ()
+    engine: EngineChecks | None = None
+    unread: tuple[str, ...] = ()
 
 
 def follow_program(
@@ -53,14 +56,14 @@ def follow_program(
     files: ModuleFiles,
     read_module: Callable[[str], ast.Module | None],
     surroundings: Surroundings,
-    follow_engine: Callable[[Entries], tuple[ProgramError, ...]] | None = None,
+    follow_engine: Callable[[Entries], EngineChecks] | None = None,
 ) -> ProgramChecks:
     """Follow the function of `module` that Hydra starts.
 
     follow_engine: the checks of vllm-ascend that fail with the arguments of vLLM; None if it is not at hand.
     """
     run = ProgramWalk(files, read_module, surroundings)
-    complete, last = True, []
+    complete, last, unread = True, [], []
     try:
         with _deep_calls():
             scope = run.modules.module(module)
@@ -72,9 +75,10 @@ def follow_program(
         last.append(error)
     except (BudgetError, RecursionError, ReturnJump):
         complete = False
+        unread.append(TOO_LONG)
     finally:
         run.modules.forget()
-    stops: tuple[ProgramError, ...] = ()
+    stops: EngineChecks | None = None
     if follow_engine is not None and run.engine_arguments is not None:
         with _deep_calls():
             stops = follow_engine(run.engine_arguments)
@@ -85,6 +89,7 @@ def follow_program(
         read=frozenset(run.read | run.trace),
         complete=complete,
         engine=stops,
+        unread=(*unread, *map(unparsed, run.modules.unparsed)),
     )
 
 

@@ -8,6 +8,7 @@ which they are made. What they take over from the field of a dataclass is comput
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,6 +49,7 @@ class ServerOption:
     `pair` (`--x` and `--no-x`), or `open`. nargs: as for argparse. choices: none if any value can be.
     is_optional: takes `None` and an empty text.
     fields: of an object; none if it can have any. defaults: its default, none if that is not written out.
+    unread: what the source does not tell of its values, "" if nothing.
     """
 
     dest: str
@@ -59,6 +61,7 @@ class ServerOption:
     fields: tuple[str, ...] = ()
     appends: bool = False
     defaults: tuple[LiteralValue, ...] = ()
+    unread: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +186,9 @@ class _OptionSource:
         if "open" in kinds:
             return replace(option, form="open", nargs="*")
         if "dataclass" in kinds:
-            option = replace(option, form="object", fields=self._names_of(kinds["dataclass"]))
+            unread = "" if self._config_decorator is not None else "the fields"
+            fields = self._names_of(kinds["dataclass"])
+            option = replace(option, form="object", fields=fields, unread=unread)
         elif set(kinds) == {"bool", "str", "None"} and self._has_bare_flags:
             return replace(option, nargs="?")
         elif "bool" in kinds:
@@ -214,8 +219,15 @@ class _OptionSource:
 
     @property
     def _forbids_others(self) -> bool:
-        found = self.names.find("vllm/config/utils.py", "config")
+        found = self._config_decorator
         return found is not None and "extra='forbid'" in ast.unparse(found.node)
+
+    @functools.cached_property
+    def _config_decorator(self) -> Definition | None:
+        """The decorator of vLLM's configuration; older releases have it in one module with the classes."""
+        places = ("vllm/config/utils.py", "vllm/config/__init__.py", "vllm/config.py")
+        known = [one for one in places if one in self.names.sources.files.paths]
+        return next(filter(None, (self.names.find(one, "config") for one in known)), None)
 
     @property
     def _computation(self) -> str:

@@ -10,7 +10,12 @@ from pathlib import Path
 from harness.compat.lint.dry_run.followed_engine import follow_engine, follow_server
 from harness.compat.lint.dry_run.program_values import Entries, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
-from harness.compat.lint.engine_findings import ENGINE_PACKAGE, engine_check_findings
+from harness.compat.lint.engine_findings import (
+    ENGINE_PACKAGE,
+    ENGINE_RULE,
+    engine_check_findings,
+    unread_ascend,
+)
 from harness.compat.lint.engine_options import releases_with_option
 from harness.compat.lint.engine_shape import engine_shape
 from harness.compat.lint.engine_variables import vllm_version
@@ -20,6 +25,7 @@ from harness.compat.lint.module_files import ModuleSources
 from harness.compat.lint.serving.option_source import ServerOptions, server_options
 from harness.compat.lint.serving.server_command import ServerCommand
 from harness.compat.lint.serving.server_parser import (
+    NO_ARGUMENT,
     ArgumentProblem,
     ParsedCommand,
     UnknownText,
@@ -28,6 +34,9 @@ from harness.compat.lint.serving.server_parser import (
 from harness.sources.tree import Tree
 
 SERVE_RULE = "SERVE-OPTION"
+NO_VERSION = "the version of vLLM: give the versions, for example --vllm-ascend"
+NO_SOURCE = "the source of this vLLM, which was not found, or the package index did not respond"
+NO_PROGRAM = "the options of this program, which are not where they are looked for in the source of vLLM"
 #: The function of vLLM that checks the parsed arguments before anything is started.
 CHECKED_BY = ("vllm/entrypoints/openai/cli_args.py", "validate_parsed_serve_args")
 
@@ -69,23 +78,40 @@ def server_findings(
     """What vLLM's parser refuses of a command, and the checks of vllm-ascend that fail with its options."""
     version = vllm_version(versions)
     known = server_options(sources.vllm, command.program, sources.cache) if sources and sources.vllm else None
-    if sources is None or known is None:
-        yield UndecidedRule(rule=SERVE_RULE, unknown=("the options of vLLM",), recipe=name)
+    if sources is None or sources.vllm is None or known is None:
+        for rule in (SERVE_RULE, ENGINE_RULE):
+            yield UndecidedRule(rule=rule, unknown=(_unread_vllm(versions, sources),), recipe=name)
         return
     parsed = parse_command(command.arguments, known)
     for problem in parsed.problems:
         yield _finding(problem, command, name, version)
-    if parsed.problems or sources.vllm is None:
+    if parsed.open:
+        yield UndecidedRule(rule=SERVE_RULE, unknown=parsed.open, recipe=name)
+    if parsed.problems:
         return
     surroundings = Surroundings(device="npu", variables=_variables(command))
     job = replace(server_job(command, name), overrides=parsed.words)
     arguments, shape = _arguments(parsed), engine_shape(version)
-    errors = follow_server(_with_defaults(arguments, known), *CHECKED_BY, sources.vllm, surroundings)
-    yield from engine_check_findings(errors, job, parsed.values.get, f"vllm {version}")
+    checks = follow_server(_with_defaults(arguments, known), *CHECKED_BY, sources.vllm, surroundings)
+    yield from engine_check_findings(checks.failed, job, parsed.values.get, f"vllm {version}")
+    lost = [one for one in parsed.open if one.startswith(NO_ARGUMENT)]
+    unread = [*lost, *checks.unread, *unread_ascend(versions, has_source=sources.ascend is not None)]
     if sources.ascend is not None and shape is not None:
-        errors = follow_engine(arguments, shape, sources.ascend, surroundings)
-        label = f"{ENGINE_PACKAGE} {versions['vllm_ascend']}"
-        yield from engine_check_findings(errors, job, parsed.values.get, label)
+        checks = follow_engine(arguments, shape, sources.ascend, surroundings)
+        unread += checks.unread
+        label = f"{ENGINE_PACKAGE} {versions.get('vllm_ascend', '')}"
+        yield from engine_check_findings(checks.failed, job, parsed.values.get, label)
+    elif sources.ascend is not None:
+        unread.append(f"the configuration of vllm {version}".rstrip())
+    if unread:
+        yield UndecidedRule(rule=ENGINE_RULE, unknown=tuple(dict.fromkeys(unread)), recipe=name)
+
+
+def _unread_vllm(versions: Mapping[str, str], sources: ServerSources | None) -> str:
+    """Why the options of a server are not known."""
+    if sources is not None and sources.vllm is not None:
+        return NO_PROGRAM
+    return NO_SOURCE if versions.keys() & {"vllm", "vllm_ascend"} else NO_VERSION
 
 
 def _finding(problem: ArgumentProblem, command: ServerCommand, name: str, version: str) -> LintFinding:

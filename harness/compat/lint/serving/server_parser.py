@@ -18,6 +18,7 @@ from harness.compat.lint.setting_changes import nearest_word
 from harness.compat.lint.shell.values import ScriptValue
 
 MAX_PROBLEMS = 10
+NO_ARGUMENT = "whether there is an argument"
 _NUMBER = re.compile(r"\s*[-+]?\d[\d_]*(?:\.\d+)?[kKmMgGtT]?\s*|\s*auto\s*", re.IGNORECASE)
 _SIZE = re.compile(r"(?<![\w\"'.])(\d+(?:\.\d+)?)[kKmMgGtT]\b")
 _NAME = re.compile(r"(?<=--)[^.=]*")
@@ -41,11 +42,15 @@ class ArgumentProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedCommand:
-    """The values of the options that a command gives, with the words that give them, by their name."""
+    """The values of the options that a command gives, with the words that give them, by their name.
+
+    open: what could not be decided of the words, because the options are not known well enough.
+    """
 
     values: Mapping[str, object]
     words: Mapping[str, ScriptValue]
     problems: tuple[ArgumentProblem, ...]
+    open: tuple[str, ...] = ()
 
 
 class _Word(str):
@@ -90,17 +95,44 @@ def parse_command(words: Sequence[ScriptValue], known: ServerOptions) -> ParsedC
         except argparse.ArgumentError as error:
             place = next((at for at, one in enumerate(options) if _is_named(one, error.argument_name)), None)
             if place is None or len(problems) >= MAX_PROBLEMS or options[place].form == "open":
-                return ParsedCommand(values={}, words={}, problems=tuple(problems))
+                return _stopped(problems, str(error))
             problems.append(_refused(options[place], str(error.message), given))
             options[place] = replace(options[place], form="open", choices=())
-        except _RefusedError:
-            return ParsedCommand(values={}, words={}, problems=tuple(problems))
-    if known.complete:
-        problems += _unrecognised(rest, given, options)
+        except _RefusedError as error:
+            return _stopped([*problems, *_ambiguous(str(error), given)], str(error))
+    unrecognised = list(_unrecognised(rest, given, options))
     values = {name: one for name, one in vars(namespace).items() if one is not argparse.SUPPRESS}
+    places = dict(_words_of(values, options, given))
+    unread = [] if known.complete else [f"{NO_ARGUMENT} {one.word.text}" for one in unrecognised]
     return ParsedCommand(
-        values=values, words=dict(_words_of(values, options, given)), problems=tuple(problems)
+        values=values,
+        words=places,
+        problems=(*problems, *(unrecognised if known.complete else ())),
+        open=(*unread, *_of_unknown_type(known, places)),
     )
+
+
+def _stopped(problems: Sequence[ArgumentProblem], why: str) -> ParsedCommand:
+    """A command that could not be read to its end."""
+    unread = () if problems else (f"the arguments of the command, which argparse refuses: {why}",)
+    return ParsedCommand(values={}, words={}, problems=tuple(problems), open=unread)
+
+
+def _ambiguous(refusal: str, given: Sequence[_Word]) -> Iterator[ArgumentProblem]:
+    """A shortened option that is the beginning of several."""
+    found = re.match(r"ambiguous option: (?P<option>\S+) could match", refusal)
+    word = next((one for one in given if found and one == found["option"]), None)
+    if word is not None:
+        yield ArgumentProblem(word=word.source, option=word.partition("=")[0], problem=refusal)
+
+
+def _of_unknown_type(known: ServerOptions, words: Mapping[str, ScriptValue]) -> Iterator[str]:
+    """The options of a command whose values are not compared."""
+    for option in known.options:
+        word = words.get(option.dest)
+        if word is not None and not word.unknown and (option.form == "open" or option.unread):
+            name = next(iter(option.flags), option.dest)
+            yield f"{option.unread} of {name}" if option.unread else f"the type of {name}"
 
 
 def _written_by_vllm(words: Sequence[ScriptValue]) -> Iterator[_Word]:
