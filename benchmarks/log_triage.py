@@ -63,6 +63,26 @@ def _lines(step: int) -> str:
     return f"step:{step}\n{metrics}training/global_step:{step}\n"
 
 
+def _stack(lines: int) -> str:
+    """Frames without an exception, as a recursion or a dump of all threads prints them."""
+    frames = (
+        f'  File "/usr/lib/x/m{at % 977}.py", line {at % 4999}, in f{at % 333}\n' for at in range(lines)
+    )
+    return "".join(frames)
+
+
+#: What a line of words is made of: many of them are searched for.
+WORDS = "error step the loss RuntimeError: npu File cannot import vllm actor/entropy:0.5 training/global_step"
+#: Logs of one kind of line, which a search for needles alone does not pass over: name -> a block of them.
+MONOTONOUS = {
+    "frames of one stack without an end": "Traceback (most recent call last):\n" + _stack(20_000),
+    "stacks of all threads": ("Thread 0x7f (most recent call first):\n" + _stack(30).replace(", in", " in"))
+    * 600,
+    "words on one line": (WORDS + " ") * 10_000,
+    "progress bars": ("  3%| | 3/100 [train/loss: 0.5\r" + WORDS + "\r") * 7_000,
+}
+
+
 def figures() -> Iterator[Figure]:
     catalogue = shipped_catalogue()
     # A cause that is derived from the packages may replace a signature's.
@@ -112,6 +132,20 @@ def figures() -> Iterator[Figure]:
                 limit=MEGABYTES / MOST_SECONDS,
                 is_lower_limit=True,
             )
+        for name, text in MONOTONOUS.items():
+            with healthy.open("wb") as stream:
+                while stream.tell() < MEGABYTES * 1_000_000:
+                    stream.write(text.encode())
+            with timed() as took:
+                triage_file(healthy)
+            yield Figure(
+                claim=f"triage of {name}",
+                measured=healthy.stat().st_size / 1e6 / took.cpu,
+                unit="MB per s of CPU",
+                limit=MEGABYTES / MOST_SECONDS,
+                is_lower_limit=True,
+            )
+            yield Figure(claim=f"{name}, peak memory", measured=_peak_mb(healthy), unit="MB", limit=300)
         texts = [one.example for one in catalogue.signatures]
         cited = tuple(text for text in texts if not text.startswith(("[rank", "(", "kernel:")))
         healthy.write_bytes(scary_log(SCARY_MEGABYTES * 1_000_000, cited))

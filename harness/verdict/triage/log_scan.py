@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,13 @@ from harness.verdict.triage.log_archive import LogContent, log_contents
 from harness.verdict.triage.log_blocks import log_blocks
 from harness.verdict.triage.log_line import LogLine, parse_line, plain, shown
 from harness.verdict.triage.metric_series import MetricSeries, StepLine
-from harness.verdict.triage.stack_trace import FRAME_NEEDLE, HEAD, LoggedFailure, TracebackReader
+from harness.verdict.triage.stack_trace import (
+    FRAME_NEEDLE,
+    HEAD,
+    MOST_UNFINISHED,
+    LoggedFailure,
+    TracebackReader,
+)
 
 if TYPE_CHECKING:
     from harness.verdict.triage.literal_search import Hit
@@ -39,6 +46,8 @@ BEFORE_BYTES = 1 << 12
 # After this many occurrences of a signature it is no longer searched, which would be slow on repetitive logs,
 # except in the last parts of the log.
 MANY = 200
+#: So many lines with a frame that belong to no traceback count as one occurrence.
+FRAMES_FOR_ONE = 20
 #: How many parts at the end of a log are searched for everything.
 LAST_PARTS = 2
 TAIL_LINES = 200
@@ -247,7 +256,9 @@ class _Scanner:
         self.ahead = b""
         self._needles = _Needles(catalogue, most)
         self._settings = {needle: setting for setting in catalogue.settings for needle in setting.needles}
-        self._tracebacks = TracebackReader()
+        self._tracebacks = TracebackReader(MOST_UNFINISHED if most <= MANY else most)
+        #: How many lines with a frame belonged to no traceback, as in the stacks that faulthandler prints.
+        self._stray_frames = 0
         self._line = 1
         self._may_cite = False
         self._citations: Citations | None = None
@@ -283,7 +294,8 @@ class _Scanner:
             first_hit = index
             while index < len(hits) and hits[index].position < end:
                 index += 1
-            exhausted |= self._scan_line(data, position, end, hits[first_hit:index])
+            if index > first_hit or self._matters(data, position, end):
+                exhausted |= self._scan_line(data, position, end, hits[first_hit:index])
             if end == len(data):
                 position = end
                 break
@@ -299,6 +311,10 @@ class _Scanner:
     def _is_busy(self) -> bool:
         """Whether the next line matters even if it has no needle."""
         return self._tracebacks.busy or self.found.versions.busy
+
+    def _matters(self, data: bytes, start: int, end: int) -> bool:
+        """Whether a line without a needle matters while `_is_busy`."""
+        return self.found.versions.busy or self._tracebacks.may_own(data, start, end)
 
     def _passes_over(self, data: bytes, hits: list[Hit], index: int, position: int) -> bool:
         """Whether a line has only the number of a step that is not needed. Most lines with a needle are such.
@@ -331,10 +347,16 @@ class _Scanner:
                 last = min(end, first + LINE_BYTES)
             scanned = last
             # A needle may begin with the end of the line before.
-            inside = [other for other in hits if first - 1 <= other.position < last]
+            inside = hits
+            if last < end or first > start:
+                inside = hits[bisect_left(hits, (first - 1, 0)) : bisect_left(hits, (last, 0))]
             exhausted |= self._scan_part(data, first, last, inside)
         if len(self.found.failures) >= self._most and HEAD in self._needles.texts:
             exhausted |= {HEAD, FRAME_NEEDLE, *NEEDLES, *CODE_NEEDLES}
+        if self._tracebacks.has_many_unfinished and HEAD in self._needles.texts:
+            exhausted |= {HEAD, FRAME_NEEDLE}
+        if self._stray_frames >= FRAMES_FOR_ONE * self._most and FRAME_NEEDLE in self._needles.texts:
+            exhausted.add(FRAME_NEEDLE)
         return exhausted
 
     def _scan_part(self, data: bytes, first: int, last: int, hits: list[Hit]) -> set[str]:
@@ -373,6 +395,7 @@ class _Scanner:
         crashed = self._crash(line, others & set(CRASHES))
         was_open = self._tracebacks.is_open(line.process)
         failure = self._tracebacks.feed(self._line, line)
+        self._stray_frames += FRAME_NEEDLE in others and not self._tracebacks.is_open(line.process)
         for text in line.rest:
             failure = self._tracebacks.feed(self._line, replace(line, body=text)) or failure
         if failure is None and not was_open and others & set(NEEDLES) and not crashed.seen:

@@ -6,7 +6,7 @@ Each form is turned into the line that verl's console logger would have printed:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from harness.verdict.triage.log_line import PREFIX_OF_BYTES
@@ -56,6 +56,9 @@ _STEP_ON_LINE = re.compile(
     rb"|\b(\d{1,9})/\d{1,9} \["
 )
 _STEP_CELLS = frozenset({b"step", b"_step", b"global_step", b"training/global_step", b"iteration"})
+#: Part of each of these.
+_STEP_CELL = re.compile(rb"step|iteration")
+_END = re.compile(rb"[\r\n]")
 _BOX = re.compile(rb"\xe2\x94[\x82\x83]")
 _SUMMARY = b"Run summary:"
 _TRAINER_LINE = re.compile(rb"\{'(?:loss|grad_norm|train_loss)': [^\n}]{1,2000}\}")
@@ -105,8 +108,11 @@ def block_around(data: bytes, start: int, end: int) -> bytes:
     return b" - ".join([*([_joined(own)] if own else []), *before, *after])
 
 
-def other_forms(data: bytes) -> Iterator[FoundStep]:
-    """The steps of a part of a log without `training/global_step`."""
+def other_forms(data: bytes, is_wanted: Callable[[int], bool] = lambda _step: True) -> Iterator[FoundStep]:
+    """The steps of a part of a log without `training/global_step`.
+
+    is_wanted: whether a step is of use; the metrics of another need not be put together.
+    """
     if not any(mark in data for mark in _MARKS):
         return
     data = without_ansi(data)
@@ -118,26 +124,30 @@ def other_forms(data: bytes) -> Iterator[FoundStep]:
             for pair in _MEGATRON_PAIR.finditer(found[0])
         )
         yield FoundStep(int(found[1]), b" - ".join(pairs), found.start())
-    yield from _numbered_lines(data)
-    yield from _headed_blocks(data)
+    yield from _numbered_lines(data, is_wanted)
+    yield from _headed_blocks(data, is_wanted)
     at = data.find(_SUMMARY)
     if at >= 0:
         yield FoundStep(0, b" - ".join(_pairs(_lines_after(data, data.find(b"\n", at)), set())), at)
 
 
-def _numbered_lines(data: bytes) -> Iterator[FoundStep]:
+def _numbered_lines(data: bytes, is_wanted: Callable[[int], bool]) -> Iterator[FoundStep]:
     """Lines with metrics and the number of their step in any order, and the rows of tables with a head."""
     at = 0
     while found := _MARK.search(data, at):
         # Bars of progress are drawn again on the same line.
-        start = max(data.rfind(b"\n", 0, found.start()), data.rfind(b"\r", 0, found.start())) + 1
-        ends = [end for end in (data.find(b"\n", start), data.find(b"\r", start)) if end >= 0]
-        at = min(ends, default=len(data))
+        # What is before `at` was searched already, and what is behind the end of the line is searched later.
+        before = max(data.rfind(b"\n", at, found.start()), data.rfind(b"\r", at, found.start()))
+        start = before + 1 if before >= 0 else at
+        end = _END.search(data, found.start())
+        at = end.start() if end else len(data)
         line = data[start:at]
         step = _STEP_ON_LINE.search(line)
         if step:
-            yield FoundStep(int(step[1] or step[2]), line, start)
-        elif _STEP_CELLS & set(_cells(line)):
+            number = int(step[1] or step[2])
+            if is_wanted(number):
+                yield FoundStep(number, line, start)
+        elif _STEP_CELL.search(line) and _STEP_CELLS & set(_cells(line)):
             yield from _rows(data, at, _cells(line))
 
 
@@ -161,14 +171,14 @@ def _cells(line: bytes) -> list[bytes]:
     return [cell.strip(b' "\t') for cell in cells]
 
 
-def _headed_blocks(data: bytes) -> Iterator[FoundStep]:
+def _headed_blocks(data: bytes, is_wanted: Callable[[int], bool]) -> Iterator[FoundStep]:
     """Blocks of lines with one metric each, after a line with the number of the step."""
     at = data.find(b"tep")
     while at >= 0:
         start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
         end = len(data) if end < 0 else end
         head = _STEP_ALONE.search(data[max(start, end - LONGEST_HEAD) : end])
-        if head:
+        if head and is_wanted(int(head[1])):
             pairs = _pairs(_lines_after(data, end), set())
             if pairs:
                 yield FoundStep(int(head[1]), b" - ".join(pairs), start)

@@ -90,6 +90,9 @@ class MetricSeries:
         What is not told here is for `read_block`.
         """
         found = _INDEX.match(line.data, line.position + len(_STEP))
+        if found is None and not _TABLE_STEP.match(line.data, line.position, line.end):
+            # The name without a number, which `read_block` can do nothing with.
+            return True
         if found is None or len(self.lines) >= 2 * MOST_STEPS or _is_needed(int(found[1]), b""):
             return False
         if _MORE in line.data[found.end() : line.end]:
@@ -110,7 +113,13 @@ class MetricSeries:
     def read_other_forms(self, data: bytes, line: int) -> None:
         """Read a part of a log without `training/global_step`. line: the number of its first line."""
         counted, lines = 0, 0
-        for found in other_forms(data):
+        is_telling = _is_telling(data)
+
+        def is_wanted(step: int) -> bool:
+            is_full = self._more.get(step, 0) >= MOST_LINES_OF_STEP
+            return is_telling or (_is_needed(step, b"") and not is_full)
+
+        for found in other_forms(data, is_wanted):
             self._unnumbered += not found.step
             step = found.step or self._unnumbered
             if found.step and not _is_needed(step, found.metrics):

@@ -12,11 +12,12 @@ from harness.outcome import Judgement, Status
 from harness.verdict.gate.gate import GateInputs, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
 from harness.verdict.gate.gate_report import Place
+from harness.verdict.triage import log_scan, metric_forms
 from harness.verdict.triage.diagnosis import triage_text
 from harness.verdict.triage.diagnosis_text import describe, in_short
 from harness.verdict.triage.learn_signature import generalise
 from harness.verdict.triage.log_blocks import BLOCK_BYTES as CHUNK_BYTES
-from harness.verdict.triage.log_line import shown
+from harness.verdict.triage.log_line import parse_line, shown
 from harness.verdict.triage.log_scan import BEFORE_BYTES, LINE_BYTES
 from harness.verdict.verdict import judge_against_expectation
 
@@ -179,3 +180,65 @@ def test_an_excerpt_is_one_line_that_commands_nothing_and_leaks_nothing(text):
 )
 def test_what_only_looks_a_little_like_a_secret_is_shown(text):
     assert shown(text) == text
+
+
+FRAME_LINE = '  File "/usr/lib/x/m{0}.py", line {0}, in f{0}\n'
+#: Logs of one kind of line: what a line is, and how many of them.
+MONOTONOUS = [
+    (FRAME_LINE, 60_000),
+    (FRAME_LINE + "    y = g(x)\n", 30_000),
+    (FRAME_LINE.replace(", in", " in"), 60_000),
+    ("Traceback (most recent call last):\n" + FRAME_LINE, 30_000),
+    # A process of which nothing more is heard, between lines of the others.
+    ("(A_{0} pid=7{0}) Traceback (most recent call last):\n" + "(B pid=1) it works on\n" * 3000, 80),
+]
+
+
+@pytest.mark.parametrize(("line", "count"), MONOTONOUS)
+def test_most_of_a_stack_without_an_end_is_passed_over(line, count, monkeypatch):
+    parsed = []
+    monkeypatch.setattr(log_scan, "parse_line", lambda raw: parsed.append(raw) or parse_line(raw))
+    body = "".join(line.format(at) for at in range(count))
+    found = triage_text(f"{body}main: it ends\nRuntimeError: the last one\n".encode())
+    assert any("the last one" in one.text for one in found.findings)
+    assert found.lines == body.count("\n") + 2
+    # All lines of the last parts are parsed, and some before.
+    last = sum(len(one) for one in parsed)
+    assert last < 5 * CHUNK_BYTES + len(body) / 4
+
+
+def test_a_failure_between_stacks_without_an_end_is_found():
+    stack = "".join(FRAME_LINE.format(at) for at in range(30_000))
+    text = f"{stack}RuntimeError: CUDA error in the middle\n{stack}"
+    found = triage_text(text.encode())
+    assert any("in the middle" in one.text for one in found.findings)
+
+
+@pytest.mark.parametrize("blank", ["x", " "])
+def test_what_is_shown_of_a_very_long_line_has_no_part_of_a_secret(blank):
+    for at in range(2400, 2500):
+        text = f"{blank * at}token=hunter2hunter2{blank * 100_000}"
+        assert "hunter2" not in shown(text, 2000)
+        assert shown(text, 2000) == shown(text[:60_000], 2000)
+
+
+def test_progress_bars_and_metrics_on_one_line_are_read_once(monkeypatch):
+    spans = []
+    monkeypatch.setattr(
+        metric_forms, "_STEP_ON_LINE", Recorder(metric_forms._STEP_ON_LINE, spans), raising=True
+    )
+    data = b"  3%| | 3/100 [train/loss: 0.5\r" * 2000 + b"step: 7 train/loss: 0.25\n"
+    found = list(metric_forms.other_forms(data))
+    assert {one.step for one in found} == {3, 7}
+    assert sum(spans) <= 2 * len(data)
+
+
+class Recorder:
+    """A pattern that records how many bytes are searched."""
+
+    def __init__(self, pattern, spans):
+        self.pattern, self.spans = pattern, spans
+
+    def search(self, text):
+        self.spans.append(len(text))
+        return self.pattern.search(text)
