@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -129,11 +130,14 @@ def traced(case: JudgedCase, folder: Path) -> tuple[JudgedCase, Kill | None]:
         lines.add((file, frame.f_lineno))
         return trace
 
+    # Ranks that exchange tensors are threads.
+    threading.settrace(trace)
     sys.settrace(trace)
     try:
         found = case.wrong()
     finally:
         sys.settrace(None)
+        threading.settrace(None)
     return replace(case, lines=frozenset(lines)), found
 
 

@@ -63,7 +63,12 @@ PATH: Mapping[str, tuple[str, ...]] = {
     ),
     "utils/ulysses.py": (
         "get_ulysses_sequence_parallel_rank",
+        "gather_seq_scatter_heads",
+        "gather_heads_scatter_seq",
         "slice_input_tensor",
+        "all_to_all_tensor",
+        "SeqAllToAll.forward",
+        "SeqAllToAll.backward",
         "_unpad_tensor",
         "all_gather_tensor",
         "Gather.forward",
@@ -72,6 +77,7 @@ PATH: Mapping[str, tuple[str, ...]] = {
         "ulysses_pad",
         "ulysses_pad_and_slice_inputs",
     ),
+    "models/transformers/monkey_patch.py": ("repeat_kv", "_ulysses_flash_attention_forward"),
     "utils/npu_utils.py": (
         "IndexFirstAxis.forward",
         "IndexFirstAxis.backward",

@@ -74,20 +74,41 @@ def update_with(cell, folder, original, place, before, after):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "first", "place"),
+    ("file", "before", "after", "first", "place"),
     [
-        ("grad_output * ctx.sp_world_size", "grad_output", "logits_gradient", "gather_outputs_and_unpad"),
         (
+            "utils/ulysses.py",
+            "grad_output * ctx.sp_world_size",
+            "grad_output",
+            "logits_gradient",
+            "gather_outputs_and_unpad",
+        ),
+        (
+            "utils/ulysses.py",
             "slice(sp_rank * parts, (sp_rank + 1) * parts)",
             "slice(0, parts)",
             "log_prob",
             "slice_input_tensor",
         ),
+        (
+            "utils/ulysses.py",
+            "return torch.cat(output_list, dim=gather_dim)",
+            "return torch.cat(output_list[::-1], dim=gather_dim)",
+            "attention query",
+            "all_to_all_tensor",
+        ),
+        (
+            "models/transformers/monkey_patch.py",
+            "position_ids = torch.concat(position_ids_list, dim=-1)",
+            "position_ids = torch.concat(position_ids_list[::-1], dim=-1)",
+            "attention positions",
+            "_ulysses_flash_attention_forward",
+        ),
     ],
 )
-def test_wrong_sequence_parallelism_turns_the_update_red(cell, tmp_path, before, after, first, place):
+def test_wrong_sequence_parallelism_turns_the_update_red(cell, tmp_path, file, before, after, first, place):
     """Only one case has several ranks, so only that one is wrong."""
-    judgement = update_with(cell, tmp_path, installed_verl(cell), "utils/ulysses.py", before, after)
+    judgement = update_with(cell, tmp_path, installed_verl(cell), file, before, after)
 
     assert judgement.status is Status.FAIL
     wrong = [reason for reason in judgement.reasons if "first wrong quantity" in reason]

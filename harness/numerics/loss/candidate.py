@@ -81,8 +81,14 @@ def failed(error: Exception, place: str) -> CandidateResult:
     return CandidateResult(error=f"{beginning}{type(error).__name__}: {_shortened(str(error))}", place=place)
 
 
+class StandInError(RuntimeError):
+    """What stands in for torch or other processes refuses a call of verl, as the real one would."""
+
+
 def is_own_call(error: Exception) -> bool:
     """Whether the code that calls verl raised an exception: the call is wrong, or verl lacks a name."""
+    if isinstance(error, StandInError):
+        return False
     frames = [frame for frame, _line in traceback.walk_tb(error.__traceback__)]
     # Calls of verl's functions pass through the module that watches them.
     innermost = [one for one in frames if one.f_globals.get("__name__") != verl_helpers.__name__][-1]

@@ -16,7 +16,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from types import CodeType, FrameType, ModuleType
@@ -24,8 +24,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from harness.numerics.loss.trainer_functions import has_module
 
 ROUGH = 1e-4
 REPORTS = re.compile(r"/verl/(utils/debug/|utils/metric/|trainer/ppo/metric_utils)")
@@ -49,12 +47,14 @@ def array(tensor: Any) -> NDArray[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Helper:
-    """A function of verl and its definition: from its arguments to the acceptable results."""
+    """A function of verl and its definition: from its arguments to the acceptable results. gathers: its
+    gradient needs the other ranks, so it cannot be compared in a call of its own."""
 
     module: str
     name: str
     defined: Callable[[Arguments], list[NDArray[Any]]]
     seen: Callable[[Any], NDArray[Any]] = array
+    gathers: bool = False
 
 
 def _mask(mask: Any) -> NDArray[Any]:
@@ -300,6 +300,19 @@ def _slice(values: NDArray[Any], axis: int, padding: float | None = None) -> NDA
     return np.asarray(np.split(values, size, axis=axis)[distributed.get_rank(group)])
 
 
+def _exchanged(values: NDArray[Any], divided: int, joined: int) -> list[NDArray[Any]]:
+    """This rank's part along `divided`, of all ranks along `joined`; only its own values are known."""
+    ulysses: Any = import_module(ULYSSES)
+    group, distributed = ulysses.get_ulysses_sequence_parallel_group(), import_module("torch.distributed")
+    if group is None:
+        return [values]
+    size, rank = distributed.get_world_size(group), distributed.get_rank(group)
+    own = np.split(values, size, axis=divided)[rank]
+    parts = [np.full(own.shape, np.nan) for _ in range(size)]
+    parts[rank] = own
+    return [np.concatenate(parts, axis=joined)]
+
+
 def _sliced(given: Arguments) -> list[NDArray[Any]]:
     return [_slice(array(given["x"]), given["dim"], 0 if given["padding"] else None)]
 
@@ -374,14 +387,41 @@ HELPERS = (
     Helper(module=ULYSSES, name="slice_input_tensor", defined=_sliced),
     Helper(
         module=ULYSSES,
+        name="all_to_all_tensor",
+        defined=lambda given: _exchanged(
+            array(given["local_input"]), given["scatter_dim"], given["gather_dim"]
+        ),
+        gathers=True,
+    ),
+    Helper(
+        module=ULYSSES,
+        name="gather_seq_scatter_heads",
+        defined=lambda given: _exchanged(array(given["x"]), given["head_dim"], given["seq_dim"]),
+        gathers=True,
+    ),
+    Helper(
+        module=ULYSSES,
+        name="gather_heads_scatter_seq",
+        defined=lambda given: _exchanged(array(given["x"]), given["seq_dim"], given["head_dim"]),
+        gathers=True,
+    ),
+    Helper(
+        module="verl.models.transformers.monkey_patch",
+        name="repeat_kv",
+        defined=lambda given: [np.repeat(array(given["hidden_states"]), given["n_rep"], axis=2)],
+    ),
+    Helper(
+        module=ULYSSES,
         name="all_gather_tensor",
         defined=lambda given: _gathered(array(given["local_tensor"]), 0, 0),
+        gathers=True,
     ),
-    Helper(module=ULYSSES, name="gather_outputs_and_unpad", defined=_gathered_outputs),
+    Helper(module=ULYSSES, name="gather_outputs_and_unpad", defined=_gathered_outputs, gathers=True),
     Helper(
         module=FSDP_ENGINE,
         name="FSDPEngine._gather_and_unpad_packed",
         defined=lambda given: _gathered(array(given["tensor"]), 0, given["pad_size"]),
+        gathers=True,
     ),
     Helper(
         module=ULYSSES,
@@ -403,11 +443,15 @@ def watched_helpers(wrong: Callable[[Any], None]) -> Iterator[None]:
     """Compare each call of a helper with its definition, wherever verl imported it; `wrong` gets the
     function of a call with another result. Gradients are compared at the end, in calls of their own: in
     between they would be part of what is measured."""
+    for name in {helper.module for helper in HELPERS}:
+        # What cannot be imported is called by nobody here; its own check says so.
+        with suppress(ImportError):
+            import_module(name)
     users = [module for name, module in sys.modules.items() if name.startswith("verl.")]
     calls: list[_Call] = []
     with ExitStack() as stack:
         for helper in HELPERS:
-            if has_module(helper.module):
+            if helper.module in sys.modules:
                 _watch(stack, helper, users, wrong, calls)
         yield
     for call in calls:
@@ -432,11 +476,7 @@ def _watch(
     wrong: Callable[[Any], None],
     calls: list[_Call],
 ) -> None:
-    try:
-        owner: Any = import_module(helper.module)
-    except ImportError:
-        # What cannot be imported is called by nobody here; its own check says so.
-        return
+    owner: Any = import_module(helper.module)
     *classes, name = helper.name.split(".")
     for one in classes:
         owner = getattr(owner, one, None)
@@ -461,7 +501,11 @@ def _watch(
             place = None
         if place is None:
             wrong(function)
-        elif getattr(found, "requires_grad", False) and not _has_another_gradient(given.arguments):
+        elif (
+            getattr(found, "requires_grad", False)
+            and not helper.gathers
+            and not _has_another_gradient(given.arguments)
+        ):
             calls.append(_Call(helper=helper, function=function, given=given, place=place))
         return found
 

@@ -13,6 +13,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+from harness.numerics.loss.candidate import StandInError
 from harness.numerics.update.replaced import replaced
 
 
@@ -56,7 +57,9 @@ class SequenceRanks:
                 ("all_gather_into_tensor", self._gather_into),
                 ("all_gather", self._gather),
             ):
-                stack.enter_context(replaced(distributed, name, self._dispatched(distributed, name, own)))
+                stack.enter_context(
+                    replaced(distributed, name, asked_of_group(self, getattr(distributed, name), own))
+                )
             stack.callback(ulysses.set_ulysses_sequence_parallel_group, None)
             ulysses.set_ulysses_sequence_parallel_group(self)
             yield
@@ -75,7 +78,7 @@ class SequenceRanks:
             first, *others = [self._run(rank, False, step, *args, **kwargs) for rank in range(self.size)]
             numbers = [len(one) for one in self._passed]
             if len(set(numbers)) > 1:
-                raise RuntimeError(f"the ranks take part in different numbers of collectives: {numbers}")
+                raise StandInError(f"the ranks take part in different numbers of collectives: {numbers}")
             return _joined(first, others)
 
         return on_ranks
@@ -103,18 +106,6 @@ class SequenceRanks:
         finally:
             self.rank, self.previews = 0, False
 
-    def _dispatched(self, distributed: Any, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
-        """torch's function, which calls `own` instead where the group is this one."""
-        original = getattr(distributed, name)
-
-        def function(*args: Any, group: Any = None, **kwargs: Any) -> Any:
-            # Not `in`, which would compare tensors with this object.
-            if any(one is self for one in (group, *args)):
-                return own(*(one for one in args if one is not self))
-            return original(*args, **({} if group is None else {"group": group}), **kwargs)
-
-        return function
-
     def _gather_into(self, output: Any, local: Any) -> None:
         output.copy_(self.torch.cat(self._from_all(local)).reshape(output.shape))
 
@@ -133,10 +124,24 @@ class SequenceRanks:
         ]
         shapes = {tuple(one.shape) for one in found}
         if len(shapes) > 1:
-            raise RuntimeError(
+            raise StandInError(
                 f"the ranks pass tensors of different shapes to a collective: {sorted(shapes)}"
             )
         return found
+
+
+def asked_of_group(
+    group: object, original: Callable[..., Any], own: Callable[..., Any]
+) -> Callable[..., Any]:
+    """torch's function, which calls `own` instead where the group is this one."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        # Not `in`, which would compare tensors with the group.
+        if any(one is group for one in (kwargs.get("group"), *args)):
+            return own(*(one for one in args if one is not group))
+        return original(*args, **kwargs)
+
+    return function
 
 
 def _joined(first: Any, others: list[Any]) -> Any:

@@ -18,6 +18,7 @@ from harness.numerics.loss.release_objectives import ReleaseObjective
 from harness.numerics.loss.verl_losses_source import MICRO_BATCH_LIMIT, MINI_BATCHES
 from harness.numerics.update.rank_batches import RANK_ROWS, wrong_ranks
 from harness.numerics.update.rejection import LONE_ROW, REJECTIONS, STORED_REJECTION, WEIGHTINGS
+from harness.numerics.update.sequence_attention import ATTENTIONS
 from harness.numerics.update.update_cases import (
     CASES,
     INFERENCE_TOKENS,
@@ -187,6 +188,10 @@ class _Comparison:
                 return
             parameters = after
         self._equal("step_without_gradient", np.array(0))
+        if case.sp_size > 1:
+            for heads in ATTENTIONS:
+                for name, exact in heads.expected().items():
+                    self._equal(heads.named(name), exact)
         if self.reference.agrees_on_micro_batches:
             self._rank_batches()
         if not self.reference.legacy:

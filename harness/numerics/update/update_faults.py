@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -15,8 +17,8 @@ Replace = Callable[[Any, str, Any], AbstractContextManager[None]]
 class UpdateFault:
     """A defect in the case `case`: `attribute` of the first module that has it is replaced.
 
-    place: "worker" (the modules of the worker), "core" (verl's core_algos) or "clip" (torch's gradient
-        clipping). found_in: the quantity in which it must be found first.
+    place: "worker" (the modules of the worker), "clip" (torch's gradient clipping) or the name of a module.
+        found_in: the quantity in which it must be found first.
     """
 
     id: str
@@ -31,13 +33,13 @@ class UpdateFault:
         self, torch: Any, modules: Sequence[ModuleType], replace: Replace
     ) -> AbstractContextManager[None]:
         """A context with the fault; `replace` replaces an attribute."""
-        owner: Any = torch.nn.utils
-        if self.place == "core":
-            from importlib import import_module
-
-            owner = import_module("verl.trainer.ppo.core_algos")
+        owner: Any
+        if self.place == "clip":
+            owner = torch.nn.utils
         elif self.place == "worker":
             owner = next(module for module in modules if hasattr(module, self.attribute))
+        else:
+            owner = import_module(self.place)
         return replace(owner, self.attribute, self.change(torch, getattr(owner, self.attribute)))
 
 
@@ -60,6 +62,14 @@ def _shifted_labels(torch: Any, function: Callable[..., Any]) -> Callable[..., A
     return shifted
 
 
+def _next_token(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def shifted(*args: Any, **kwargs: Any) -> Any:
+        return torch.roll(function(*args, **kwargs), 1, dims=1)
+
+    return shifted
+
+
 def _not_clipped(_torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda parameters, **kwargs: function(parameters, **{**kwargs, "max_norm": 1e30})
 
@@ -69,7 +79,7 @@ UPDATE_FAULTS = (
         id="advantage-sign",
         what="advantages have the wrong sign",
         case="grpo",
-        place="core",
+        place="verl.trainer.ppo.core_algos",
         attribute="compute_grpo_outcome_advantage",
         found_in="advantages",
         change=_both_negated,
@@ -109,5 +119,14 @@ UPDATE_FAULTS = (
         attribute="clip_grad_norm_",
         found_in="gradient",
         change=_not_clipped,
+    ),
+    UpdateFault(
+        id="exchange-shift",
+        what="ranks that divide tokens exchange those of the next place",
+        case="ulysses",
+        place="verl.utils.ulysses",
+        attribute="all_to_all_tensor",
+        found_in="attention query",
+        change=_next_token,
     ),
 )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from harness.numerics.actor.verl_workers import EngineActor, LegacyActor, actor_class
-from harness.numerics.loss.candidate import is_own_call
+from harness.numerics.loss.candidate import StandInError, is_own_call
 from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.returned_values import returned_without_key
 from harness.numerics.loss.trainer_functions import (
@@ -29,6 +29,7 @@ from harness.numerics.loss.verl_helpers import place_in, place_of, raised_in, wa
 from harness.numerics.update.rank_batches import RANK_ROWS, micro_batches_of_ranks
 from harness.numerics.update.rejection import LONE_ROW, REJECTIONS, STORED_REJECTION, WEIGHTINGS, Rejection
 from harness.numerics.update.replaced import replaced
+from harness.numerics.update.sequence_attention import ATTENTIONS, SequenceAttention
 from harness.numerics.update.sequence_ranks import SequenceRanks
 from harness.numerics.update.trainer_glue import QUEUE_TRAINER, PaddedTrainer, QueueTrainer, trainer_method
 from harness.numerics.update.training_worker import UPDATE_SETTINGS, EngineInWorker, LegacyInTrainer, padded
@@ -190,6 +191,8 @@ class _Run:
             recorder.note("gradient_norm", np.float64(norm))
         recorder.step, recorder.micro = BEFORE, BEFORE
         self._note_step_without_gradient(worker, model)
+        if case.sp_size > 1:
+            self._note_attention()
         if isinstance(worker, EngineInWorker):
             recorder.note("scheduler_steps", np.array(worker.scheduled, dtype=np.int64))
             recorder.note("nested", np.int64(worker.nested))
@@ -285,6 +288,13 @@ class _Run:
             pairs = zip(model.parameters(), before, strict=True)
             changed.append(any(not torch.equal(one.detach(), old) for one, old in pairs))
         self.recorder.note("step_without_gradient", np.int64(any(changed)))
+
+    def _note_attention(self) -> None:
+        """Record what the ranks exchange around attention, which the model of this check does not have."""
+        for heads in ATTENTIONS:
+            found = SequenceAttention(self.torch, heads, self.recorder.at).run()
+            for name, values in found.items():
+                self.recorder.note(heads.named(name), values)
 
     def _note_autocast(self, tokens: dict[str, Any]) -> None:
         """Record whether the model of a worker in bf16 runs under the autocast to bf16, and whether the
@@ -704,7 +714,7 @@ class _Run:
 
         def all_reduce(tensor: Any, op: Any = operations.SUM, **_: Any) -> None:
             if tensor.device.type != self.device.partition(":")[0]:
-                raise RuntimeError(f"a collective of a tensor that is on {tensor.device}")
+                raise StandInError(f"a collective of a tensor that is on {tensor.device}")
             if op == operations.SUM:
                 tensor += self.case.other_tokens
             elif op == operations.MAX:
