@@ -50,6 +50,7 @@ BENCHMARKS = (
     "lint_mutations",
     "lint_script_mistakes",
     "lint_launch_slips",
+    "lint_server_options",
     "lint_written_slips",
     "lint_mended_scripts",
     "lint_precision",

@@ -6,8 +6,19 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from harness.compat.lint.additional_options import (
+    ADDITIONAL,
+    GivenSections,
+    additional_findings,
+    section_findings,
+)
 from harness.compat.lint.closed_set_findings import closed_set_findings
-from harness.compat.lint.engine_options import engine_option_findings, unread_option_sources
+from harness.compat.lint.engine_findings import unread_ascend
+from harness.compat.lint.engine_options import (
+    ENGINE_OPTION_RULE,
+    engine_option_findings,
+    unread_option_sources,
+)
 from harness.compat.lint.hydra_compose import (
     Composition,
     Program,
@@ -36,6 +47,8 @@ from harness.errors import Location
 _COUNT = re.compile(
     r".*\b(?:\w*batch_size(?:_per_gpu)?|max_\w+_length|nnodes|n_gpus_per_node|\w*epochs|\w+_parallel_size)"
 )
+#: The options that verl hands on to vLLM.
+VLLM_OPTIONS = "actor_rollout_ref.rollout.engine_kwargs.vllm."
 #: A value that stands for another key; what Hydra adds of the process is not in a composition.
 _KEY_OF_CONFIGURATION = re.compile(r"(?<!\\)\$\{(?!hydra\.)([A-Za-z_]\w*(?:\.\w+)+)\}")
 TRUTH_VALUES = ("True", "False")
@@ -126,8 +139,13 @@ def config_findings(
     yield from named
     unregistered = [one for one in named if isinstance(one, LintFinding)]
     yield from typo_findings(job, configuration, program, composition)
-    yield from engine_option_findings(job, composition, versions, configuration)
+    options = list(engine_option_findings(job, composition, versions, configuration))
+    yield from options
     yield from unread_option_sources(job, composition, versions)
+    told_options = {(one.line, one.column) for one in options}
+    for one in _json_findings(job, composition, versions, configuration):
+        if isinstance(one, UndecidedRule) or (one.line, one.column) not in told_options:
+            yield one
     told_at = {(one.line, one.column) for one in unregistered}
     stops = [
         one
@@ -147,6 +165,25 @@ def config_findings(
     for finding in unread_findings(job, configuration, program, composition):
         if (finding.line, finding.column) not in stopped_at:
             yield finding
+
+
+def _json_findings(
+    job: JobSettings,
+    composition: Composition,
+    versions: Mapping[str, str],
+    configuration: VerlConfiguration,
+) -> Iterator[LintFinding | UndecidedRule]:
+    """Findings about JSON in the options that verl hands on to vLLM."""
+    values = composition.value(VLLM_OPTIONS.removesuffix("."))
+    if not isinstance(values, dict) or composition.value("actor_rollout_ref.rollout.name") != "vllm":
+        return
+    given = GivenSections(values=values, settings=job.overrides, recipe=job.name, prefix=VLLM_OPTIONS)
+    yield from section_findings(given, versions)
+    if configuration.engine is not None:
+        yield from additional_findings(given, versions, configuration.engine, configuration.cache)
+    elif values.get(ADDITIONAL):
+        [unknown] = unread_ascend(versions, has_source=False)
+        yield UndecidedRule(rule=ENGINE_OPTION_RULE, unknown=(unknown,), recipe=job.name)
 
 
 def _missing_program(

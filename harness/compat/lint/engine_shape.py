@@ -26,13 +26,14 @@ class EngineShape:
 
     sections: the names of its sections. fields: argument -> the sections and fields that it becomes.
     defaults: the fields of a section whose default stays as it is. unset: sections that are None unless an
-    argument of their name is given.
+    argument of their name is given. closed: the fields of sections whose class refuses any other.
     """
 
     sections: frozenset[str]
     fields: Mapping[str, tuple[tuple[str, str], ...]]
     defaults: Mapping[str, Mapping[str, Value]]
     unset: frozenset[str]
+    closed: Mapping[str, frozenset[str]]
 
 
 @functools.lru_cache(4)
@@ -42,7 +43,8 @@ def engine_shape(version: str) -> EngineShape | None:
     release = pack.release("vllm", version) if pack is not None and version else None
     if release is None:
         return None
-    classes = dict(_classes(release))
+    nodes = {node.name: node for node in _nodes(release)}
+    classes = {name: _fields(node) for name, node in nodes.items()}
     arguments, sections = classes.get(_ARGUMENTS, {}), classes.get(_CONFIGURATION, {})
     of_class = {name.lower(): name for name in classes}
     class_of = {
@@ -70,27 +72,37 @@ def engine_shape(version: str) -> EngineShape | None:
             for name, value in sections.items()
             if name in arguments and isinstance(value, ast.Constant) and value.value is None
         ),
+        closed={
+            section: frozenset(classes[name])
+            for section, name in class_of.items()
+            if section in arguments and _refuses_others(nodes[name])
+        },
     )
 
 
-def _classes(release: ReleaseSurface) -> Iterator[tuple[str, Mapping[str, ast.expr]]]:
-    """The classes that state arguments and sections, with the defaults of their fields."""
+def _refuses_others(node: ast.ClassDef) -> bool:
+    """Whether a class has only fields of its own: those of vLLM's decorator without arguments."""
+    return not node.bases and [ast.unparse(one) for one in node.decorator_list] == ["config"]
+
+
+def _nodes(release: ReleaseSurface) -> Iterator[ast.ClassDef]:
+    """The classes that state arguments and sections."""
     for path in sorted(release.names()):
         if path != _ARGUMENTS_FILE and not (path.startswith(_FOLDER) and path.endswith(".py")):
             continue
         module = release.parse(release.read(path))
-        for node in module.body if module is not None else ():
-            if isinstance(node, ast.ClassDef):
-                yield (
-                    node.name,
-                    {
-                        one.target.id: one.value
-                        for one in node.body
-                        if isinstance(one, ast.AnnAssign)
-                        and isinstance(one.target, ast.Name)
-                        and one.value is not None
-                    },
-                )
+        yield from (
+            one for one in (module.body if module is not None else ()) if isinstance(one, ast.ClassDef)
+        )
+
+
+def _fields(node: ast.ClassDef) -> Mapping[str, ast.expr]:
+    """The fields of a class with their defaults."""
+    return {
+        one.target.id: one.value
+        for one in node.body
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and one.value is not None
+    }
 
 
 def _field(argument: str, value: ast.expr, name: str, fields: Mapping[str, ast.expr]) -> str:

@@ -207,7 +207,7 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     return LaunchScript(
         jobs=tuple(jobs),
         notes=tuple(dict.fromkeys(sorted(notes, key=lambda note: note.line))),
-        servers=tuple(islice(server_commands(evaluator.commands), MAX_JOBS)),
+        servers=tuple(islice(server_commands(evaluator.commands, text), MAX_JOBS)),
         stopped=evaluator.stopped,
         ended_at=evaluator.ended_at if not jobs and len(OVERRIDES.findall(text)) >= MIN_OVERRIDES else None,
     )

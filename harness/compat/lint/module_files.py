@@ -39,6 +39,10 @@ class ModuleSources:
         self.files = ModuleFiles(frozenset(tree.paths()))
         self._parsed: dict[str, ast.Module | None] = {}
 
+    def text(self, path: str) -> str:
+        """The text of a file."""
+        return self._tree.read(path).decode("utf-8", "replace")
+
     def syntax_tree(self, path: str) -> ast.Module | None:
         """The syntax tree of a file; None if it cannot be parsed."""
         if path not in self._parsed:

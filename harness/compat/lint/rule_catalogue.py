@@ -151,7 +151,8 @@ CODE_RULES = (
         severity="error",
         summary="vLLM's server does not take an argument of a command that starts it",
         why="the options of `vllm serve` and of its module are read from the source of the vLLM that is "
-        "given, or for which the given vllm-ascend is made: names, types, choices, fields of JSON; "
+        "given, or for which the given vllm-ascend is made: names, types, choices, limits of numbers, and of "
+        "JSON the fields with their types; "
         "argparse then reads the command as vLLM's parser does",
         fix="write the option or value that the finding names",
         source="the calls of add_argument in the source of that vLLM",
@@ -209,7 +210,8 @@ CODE_RULES = (
         severity="error",
         summary="an option of the rollout's engine or of Megatron is misspelt, of another release or refused",
         why="verl hands on what is in engine_kwargs and override_transformer_config without reading it, and "
-        "the engine stops at an option that it does not have",
+        "the engine stops at an option that it does not have; of JSON, the names in additional_config are "
+        "compared with what the job's vllm-ascend reads, and those of other sections with vLLM's classes",
         fix="write the option as the engine has it; the finding names it",
         source="the surface pack: vllm/engine/arg_utils.py and cli_args.py of each release of vLLM; "
         "engine_arguments.yaml: vllm/config of vLLM 0.11.0 to 0.23.0; "

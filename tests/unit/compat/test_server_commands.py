@@ -54,7 +54,7 @@ def make_arg_parser(parser):
 ARGUMENTS = """\
 from typing import Literal
 import json
-from vllm.config import ModelConfig, CompilationConfig, VllmConfig
+from vllm.config import ModelConfig, CompilationConfig, SpeculativeConfig, VllmConfig
 from vllm.platforms import current_platform
 def _compute_kwargs(cls):
     for name in cls:
@@ -85,6 +85,8 @@ class EngineArgs:
         group.add_argument("--compilation-config", "-cc", **vllm_kwargs["compilation_config"])
         group.add_argument("--speculative", **vllm_kwargs["speculative"])
         return parser
+    def create_speculative_config(self):
+        return SpeculativeConfig(**self.speculative)
 class AsyncEngineArgs(EngineArgs):
     @staticmethod
     def add_cli_args(parser, async_args_only=False):
@@ -114,9 +116,40 @@ class ModelConfig:
     extra: dict[str, Any] | str = ""
     images: dict[str, int] | None = None
 @config
+class PassConfig:
+    sp: bool = False
+class Mode(enum.IntEnum):
+    NONE = 0
+    FULL = 2
+@config
 class CompilationConfig:
-    mode: int = 0
+    mode: int = Field(default=0, ge=-1, le=3)
     sizes: list[int] | None = None
+    level: Mode = None
+    passes: PassConfig = None
+    kind: Literal["a", "b"] | None = None
+    seen: int = field(default=0, init=False)
+    free: dict[str, Any] = None
+    @field_validator("level", mode="before")
+    @classmethod
+    def level_before(cls, value):
+        if isinstance(value, str):
+            return Mode[value.upper()]
+        return value
+    @field_validator("passes", mode="before")
+    @classmethod
+    def passes_before(cls, value):
+        if isinstance(value, dict):
+            return PassConfig(**value)
+        return value
+    @field_validator("kind", mode="wrap")
+    @classmethod
+    def kind_wrapped(cls, value, handler):
+        return handler(value)
+@config
+class SpeculativeConfig:
+    tokens: int = Field(default=None, gt=0)
+    method: str | None = None
 @config
 class VllmConfig:
     compilation_config: CompilationConfig = None
@@ -126,7 +159,7 @@ FILES = {
     "vllm/entrypoints/cli/serve.py": SERVE,
     "vllm/entrypoints/openai/cli_args.py": CLI_ARGS,
     "vllm/engine/arg_utils.py": ARGUMENTS,
-    "vllm/config/__init__.py": "from vllm.config.all import ModelConfig, CompilationConfig, VllmConfig\n",
+    "vllm/config/__init__.py": "from vllm.config.all import ModelConfig, CompilationConfig, SpeculativeConfig, VllmConfig\n",
     "vllm/config/all.py": CONFIG,
     "vllm/config/utils.py": "def config(cls):\n    return dataclass(cls, config=ConfigDict(extra='forbid'))\n",
 }
@@ -168,8 +201,13 @@ def told(folder: Path, command: str, files: dict[str, str] = FILES) -> list[str]
         "m --enforce-eager --no-enforce-eager --token --token abc --log-requests",
         "m --extra text --extra '{\"a\": 1}' --images '{\"image\": 1}' --images None --dty auto",
         "m -cc '{\"mode\": 3, \"sizes\": [1]}' -cc.mode=3 --compilation-config.sizes '[1]'",
+        'm -cc \'{"mode": "2", "level": "full", "passes": {"sp": "on"}, "kind": null}\'',
+        'm -cc \'{"level": 2, "passes": null, "free": {"x": [1]}, "mode": true}\'',
+        'm --speculative \'{"tokens": 1, "method": null}\' --seqs 1',
+        "--seqs 1 --model m --headless",
+        "--seqs 1 --model=m",
         'm --port $PORT --seqs ${SEQS} --dtype $DTYPE $MORE "$@" --max-model-len ${LEN:-auto}',
-        "--model m --origins '[\"*\"]' --key a b --odd --headless --speculative '{\"k\": 1}' -h",
+        "--model m --origins '[\"*\"]' --key a b --odd --headless --speculative '{\"tokens\": 1}' -h",
         "m --odd a b --fraction 0.5 --tool-parser x",
     ],
 )
@@ -191,6 +229,20 @@ def test_what_the_parser_takes_is_no_finding(tmp_path: Path, arguments: str) -> 
         ("m --extra '{\"a\": x}'", '--extra of vllm 0.18.0 does not take {"a": x}'),
         ("m -cc '{\"mod\": 3}'", '-cc of vllm 0.18.0 does not take {"mod": 3}'),
         ("m -cc.mod=3", '-cc of vllm 0.18.0 does not take {"mod": 3}'),
+        ("m -cc '{\"mode\": 4}'", '-cc of vllm 0.18.0 does not take {"mode": 4}'),
+        ("m -cc '{\"mode\": -2}'", '-cc of vllm 0.18.0 does not take {"mode": -2}'),
+        ('m -cc \'{"mode": "x"}\'', '-cc of vllm 0.18.0 does not take {"mode": "x"}'),
+        ('m -cc \'{"sizes": [1, "x"]}\'', '-cc of vllm 0.18.0 does not take {"sizes": [1, "x"]}'),
+        ('m -cc \'{"level": "all"}\'', '-cc of vllm 0.18.0 does not take {"level": "all"}'),
+        ('m -cc \'{"passes": {"sq": true}}\'', '-cc of vllm 0.18.0 does not take {"passes": {"sq": true}}'),
+        ('m -cc \'{"passes": {"sp": 2}}\'', '-cc of vllm 0.18.0 does not take {"passes": {"sp": 2}}'),
+        ('m -cc \'{"kind": "c"}\'', '-cc of vllm 0.18.0 does not take {"kind": "c"}'),
+        ("m -cc '{\"seen\": 1}'", '-cc of vllm 0.18.0 does not take {"seen": 1}'),
+        ("m -cc '{\"free\": 1}'", '-cc of vllm 0.18.0 does not take {"free": 1}'),
+        ("m -cc 3", "-cc of vllm 0.18.0 does not take 3"),
+        ("m --speculative '{\"token\": 1}'", '--speculative of vllm 0.18.0 does not take {"token": 1}'),
+        ("m --speculative '{\"tokens\": 0}'", '--speculative of vllm 0.18.0 does not take {"tokens": 0}'),
+        ("m --fraction 0", "--fraction of vllm 0.18.0 does not take 0"),
         ("m other", "vllm serve takes no argument other at this place"),
         ("m --speculative-model x --seqs 1", "vllm 0.18.0 has no option --speculative-model"),
     ],
@@ -248,6 +300,22 @@ def test_variables_of_a_server_are_compared(tmp_path: Path) -> None:
     script.write_text("VLLM_USE_V1=0 vllm serve m\n")
     found = lint_file(script, {"vllm_ascend": "0.18.0"}, servers=sources(tmp_path)).findings
     assert [one.rule for one in found] == ["ENV-NAME"]
+
+
+def test_a_shortened_option_that_can_mean_several_is_told(tmp_path: Path) -> None:
+    more = {
+        **FILES,
+        "vllm/engine/arg_utils.py": ARGUMENTS.replace('"--quantization", "-q"', '"--seq-quantization", "-q"'),
+    }
+    assert told(tmp_path, "vllm serve m --seq 1", more) == ["--seq of vllm 0.18.0 does not take --seq"]
+    assert told(tmp_path, "vllm serve m --seqs 1", more) == []
+
+
+def test_a_server_without_a_model_starts_the_default(tmp_path: Path) -> None:
+    assert told(tmp_path, "vllm serve --seqs 1") == ["vllm serve gets no model, and starts m"]
+    for right in ("vllm serve x --seqs 1", "vllm serve --model x", "vllm serve $MODEL", 'vllm serve "$@"'):
+        assert told(tmp_path, right) == []
+    assert told(tmp_path, "python -m vllm.entrypoints.openai.api_server --seqs 1") == []
 
 
 def test_a_server_is_found_where_scripts_start_it() -> None:

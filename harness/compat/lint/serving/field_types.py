@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeGuard
 
@@ -111,6 +112,15 @@ class SourceNames:
             and isinstance(one.target, ast.Name)
             and isinstance(one.value, ast.Constant)
             and is_literal(one.value.value)
+        }
+
+    def limits(self, path: str, node: ast.ClassDef) -> dict[str, dict[str, float]]:
+        """The limits of the numbers in fields."""
+        return {
+            one.target.id: found
+            for cls in self.ancestry(path, node)
+            for one in (cls.node.body if isinstance(cls.node, ast.ClassDef) else ())
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and (found := limits(one))
         }
 
     def is_dataclass(self, definition: Definition) -> bool:
@@ -225,6 +235,23 @@ def _annotated(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             base = one.annotation.value if isinstance(one.annotation, ast.Subscript) else one.annotation
             if last_name(base) not in ("ClassVar", "InitVar"):
                 yield one.target.id, one.annotation
+
+
+#: The limits of a number that a field can state.
+LIMITS = ("gt", "ge", "lt", "le")
+
+
+def limits(one: ast.AnnAssign) -> dict[str, float]:
+    """The limits of a number: of `Field(gt=0)` as the default or in the annotation."""
+    calls = [each for part in (one.annotation, one.value) if part is not None for each in ast.walk(part)]
+    found: dict[str, float] = {}
+    for call in calls:
+        if isinstance(call, ast.Call) and last_name(call) == "Field":
+            for each in call.keywords:
+                if each.arg in LIMITS:
+                    with suppress(ValueError):
+                        found[each.arg] = float(ast.literal_eval(each.value))
+    return found
 
 
 def _decorators(node: ast.AST) -> Sequence[ast.expr]:

@@ -23,6 +23,7 @@ from harness.compat.lint.serving.field_types import (
     is_literal,
     last_name,
 )
+from harness.compat.lint.serving.json_types import Classes, JsonTypes
 from harness.compat.lint.serving.server_command import SERVE
 from harness.compat.uses.analysis_cache import AnalysisCache
 
@@ -48,7 +49,9 @@ class ServerOption:
     `object` (JSON with the fields of a class), `mapping` (JSON in braces, or any text), `switch` (no value),
     `pair` (`--x` and `--no-x`), or `open`. nargs: as for argparse. choices: none if any value can be.
     is_optional: takes `None` and an empty text.
-    fields: of an object; none if it can have any. defaults: its default, none if that is not written out.
+    takes: the type of its JSON, see `json_types`; "" if it can be any. limits: of its number, as in
+    `JsonField`; they are compared when vLLM makes its configuration. defaults: its default, none if that is
+    not written out.
     unread: what the source does not tell of its values, "" if nothing.
     """
 
@@ -58,7 +61,8 @@ class ServerOption:
     nargs: str = ""
     choices: tuple[str, ...] = ()
     is_optional: bool = False
-    fields: tuple[str, ...] = ()
+    takes: str = ""
+    limits: dict[str, float] = field(default_factory=dict)
     appends: bool = False
     defaults: tuple[LiteralValue, ...] = ()
     unread: str = ""
@@ -66,10 +70,14 @@ class ServerOption:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """The options of one program of a release. complete: whether all code that adds options was read."""
+    """The options of one program of a release, and the classes that their JSON is read into.
+
+    complete: whether all code that adds options was read.
+    """
 
     options: tuple[ServerOption, ...]
     complete: bool
+    classes: Classes = field(default_factory=dict)
 
 
 def server_options(sources: ModuleSources, program: str, cache: Path | None) -> ServerOptions | None:
@@ -94,6 +102,7 @@ class _OptionSource:
     names: SourceNames
     found: list[ServerOption] = field(default_factory=list)
     complete: bool = True
+    classes: Classes = field(default_factory=dict)
 
     def read(self, path: str, owner: str, function: str) -> ServerOptions | None:
         start = self.names.find(path, owner or function)
@@ -101,7 +110,34 @@ class _OptionSource:
             return None
         self._follow(self._method(start, function) if owner else start, start if owner else None, 0)
         unique = {(one.flags, one.dest): one for one in self.found}
-        return ServerOptions(options=tuple(unique.values()), complete=self.complete and bool(unique))
+        made = dict(self._made_later())
+        options = [
+            replace(one, takes=made[one.dest]) if one.form == "json" and one.dest in made else one
+            for one in unique.values()
+        ]
+        complete = self.complete and bool(unique)
+        return ServerOptions(options=tuple(options), complete=complete, classes=self.classes)
+
+    def _made_later(self) -> Iterator[tuple[str, str]]:
+        """The options of which the engine makes an object of a class itself: `Class(**self.option)`."""
+        known = ARGUMENTS_FILE in self.names.sources.files.paths
+        module = self.names.sources.syntax_tree(ARGUMENTS_FILE) if known else None
+        for node in ast.walk(module) if module is not None else ():
+            match node:
+                case ast.Call(
+                    func=ast.Name(id=name),
+                    args=[],
+                    keywords=[
+                        ast.keyword(arg=None, value=ast.Attribute(value=ast.Name(id="self"), attr=option))
+                    ],
+                ):
+                    found = self.names.find(ARGUMENTS_FILE, name)
+                    if found is not None:
+                        yield option, self._json.object_of(found)
+
+    @functools.cached_property
+    def _json(self) -> JsonTypes:
+        return JsonTypes(self.names, self._is_closed, self.classes)
 
     def _method(self, owner: Definition, name: str) -> Definition | None:
         """A method of a class or of one that it extends."""
@@ -172,9 +208,13 @@ class _OptionSource:
         if cls is None or not isinstance(cls.node, ast.ClassDef):
             self.complete = False
             return {}
-        defaults = self.names.defaults(cls.path, cls.node)
+        defaults, limited = self.names.defaults(cls.path, cls.node), self.names.limits(cls.path, cls.node)
         return {
-            name: replace(self._of_field(name, types), defaults=(defaults[name],) if name in defaults else ())
+            name: replace(
+                self._of_field(name, types),
+                defaults=(defaults[name],) if name in defaults else (),
+                limits=limited.get(name, {}),
+            )
             for name, types in self.names.fields(cls.path, cls.node).items()
         }
 
@@ -187,8 +227,7 @@ class _OptionSource:
             return replace(option, form="open", nargs="*")
         if "dataclass" in kinds:
             unread = "" if self._config_decorator is not None else "the fields"
-            fields = self._names_of(kinds["dataclass"])
-            option = replace(option, form="object", fields=fields, unread=unread)
+            option = replace(option, form="object", takes=self._json.takes(types), unread=unread)
         elif set(kinds) == {"bool", "str", "None"} and self._has_bare_flags:
             return replace(option, nargs="?")
         elif "bool" in kinds:
@@ -206,16 +245,13 @@ class _OptionSource:
         choices = (*option.choices, "None") if option.choices and is_optional else option.choices
         return replace(option, is_optional=is_optional, choices=choices)
 
-    def _names_of(self, one: FieldType) -> tuple[str, ...]:
-        """The fields of a class that vLLM's parser takes no other field of."""
-        cls = one.definition
-        if cls is None or not isinstance(cls.node, ast.ClassDef):
-            return ()
+    def _is_closed(self, cls: Definition) -> bool:
+        """Whether a class refuses fields that it lacks: only the decorator of vLLM's own forbids them."""
+        if not isinstance(cls.node, ast.ClassDef):
+            return False
         decorated = [last_name(each) for each in cls.node.decorator_list]
-        # Only the decorator of vLLM's own forbids other fields.
         is_plain = not any(isinstance(each, ast.Call) for each in cls.node.decorator_list)
-        is_closed = "config" in decorated and is_plain
-        return tuple(self.names.fields(cls.path, cls.node)) if is_closed and self._forbids_others else ()
+        return "config" in decorated and is_plain and self._forbids_others
 
     @property
     def _forbids_others(self) -> bool:

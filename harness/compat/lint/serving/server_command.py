@@ -18,16 +18,21 @@ SERVE = "vllm serve"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerCommand:
-    """A command that starts a server. arguments: the words after `vllm serve`, or after the module."""
+    """A command that starts a server. arguments: the words after `vllm serve`, or after the module.
+
+    may_have_more: whether expansions such as `"$@"` are written in it, which can be any words, or none.
+    """
 
     program: str
     arguments: tuple[ScriptValue, ...]
     environment: Mapping[str, ScriptValue]
     where: Location
+    may_have_more: bool = False
 
 
-def server_commands(commands: Iterable[Command]) -> Iterator[ServerCommand]:
-    """The commands that start a server, without repetitions."""
+def server_commands(commands: Iterable[Command], text: str = "") -> Iterator[ServerCommand]:
+    """The commands that start a server, without repetitions. text: of the script."""
+    lines = text.split("\n")
     told: list[ServerCommand] = []
     for command in commands:
         found = _started(command.arguments)
@@ -39,10 +44,19 @@ def server_commands(commands: Iterable[Command]) -> Iterator[ServerCommand]:
             arguments=tuple(arguments),
             environment=command.environment,
             where=command.where,
+            may_have_more="$" in _written(lines, command.where.line),
         )
         if server not in told:
             told.append(server)
             yield server
+
+
+def _written(lines: Sequence[str], first: int) -> str:
+    """The lines of a command, which a backslash at their end continues."""
+    last = max(first - 1, 0)
+    while last < len(lines) and lines[last].endswith("\\"):
+        last += 1
+    return "\n".join(lines[max(first - 1, 0) : last + 1])
 
 
 def _started(words: Sequence[ScriptValue]) -> tuple[str, Sequence[ScriptValue]] | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.compat.lint.additional_options import ADDITIONAL, GivenSections, additional_findings
 from harness.compat.lint.dry_run.followed_engine import follow_engine, follow_server
 from harness.compat.lint.dry_run.program_values import Entries, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
@@ -16,14 +17,14 @@ from harness.compat.lint.engine_findings import (
     engine_check_findings,
     unread_ascend,
 )
-from harness.compat.lint.engine_options import releases_with_option
+from harness.compat.lint.engine_options import ENGINE_OPTION_RULE, releases_with_option
 from harness.compat.lint.engine_shape import engine_shape
 from harness.compat.lint.engine_variables import vllm_version
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
 from harness.compat.lint.module_files import ModuleSources
 from harness.compat.lint.serving.option_source import ServerOptions, server_options
-from harness.compat.lint.serving.server_command import ServerCommand
+from harness.compat.lint.serving.server_command import SERVE, ServerCommand
 from harness.compat.lint.serving.server_parser import (
     NO_ARGUMENT,
     ArgumentProblem,
@@ -94,6 +95,13 @@ def server_findings(
     arguments, shape = _arguments(parsed), engine_shape(version)
     checks = follow_server(_with_defaults(arguments, known), *CHECKED_BY, sources.vllm, surroundings)
     yield from engine_check_findings(checks.failed, job, parsed.values.get, f"vllm {version}")
+    given = GivenSections(values=parsed.values, settings=parsed.words, recipe=name)
+    if sources.ascend is not None:
+        yield from additional_findings(given, versions, sources.ascend, sources.cache)
+    elif parsed.values.get(ADDITIONAL):
+        rules = unread_ascend(versions, has_source=False)
+        yield UndecidedRule(rule=ENGINE_OPTION_RULE, unknown=rules, recipe=name)
+    yield from _without_model(command, parsed, known, name, version)
     lost = [one for one in parsed.open if one.startswith(NO_ARGUMENT)]
     unread = [*lost, *checks.unread, *unread_ascend(versions, has_source=sources.ascend is not None)]
     if sources.ascend is not None and shape is not None:
@@ -105,6 +113,26 @@ def server_findings(
         unread.append(f"the configuration of vllm {version}".rstrip())
     if unread:
         yield UndecidedRule(rule=ENGINE_RULE, unknown=tuple(dict.fromkeys(unread)), recipe=name)
+
+
+def _without_model(
+    command: ServerCommand, parsed: ParsedCommand, known: ServerOptions, name: str, version: str
+) -> Iterator[LintFinding]:
+    """A command that names no model: vLLM starts the default of its configuration, which nobody means."""
+    places = ("model_tag", "model", "config")
+    model = next((one.defaults[0] for one in known.options if one.dest == "model" and one.defaults), None)
+    is_open = command.may_have_more or any(one.unknown for one in command.arguments) or parsed.open
+    if command.program == SERVE and model and not is_open and not any(map(parsed.values.get, places)):
+        yield LintFinding.at(
+            command.where,
+            rule=SERVE_RULE,
+            severity="warning",
+            message=f"{command.program} gets no model, and starts {model}",
+            why=f"this is the default of vllm {version} for a server without a model",
+            fix=f"write the model after {command.program}",
+            source=f"the default of the option --model in the source of vllm {version}",
+            recipe=name,
+        )
 
 
 def _unread_vllm(versions: Mapping[str, str], sources: ServerSources | None) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.compat.lint.python_program import is_from_outside
+from harness.compat.lint.serving.json_types import Classes, json_problem, limit_problem
 from harness.compat.lint.serving.option_source import ServerOption, ServerOptions
 from harness.compat.lint.setting_changes import nearest_word
 from harness.compat.lint.shell.values import ScriptValue
@@ -85,10 +86,10 @@ class UnknownText:
 def parse_command(words: Sequence[ScriptValue], known: ServerOptions) -> ParsedCommand:
     """Parse the words after `vllm serve`. Each option with a wrong value is reported, and then left open."""
     options = list(known.options)
-    given = list(_written_by_vllm(words))
+    given = list(_written_by_vllm(_model_first(words, known)))
     problems: list[ArgumentProblem] = []
     while True:
-        parser = _parser(options)
+        parser = _parser(options, known.classes)
         try:
             namespace, rest = parser.parse_known_args(given, argparse.Namespace())
             break
@@ -133,6 +134,18 @@ def _of_unknown_type(known: ServerOptions, words: Mapping[str, ScriptValue]) -> 
         if word is not None and not word.unknown and (option.form == "open" or option.unread):
             name = next(iter(option.flags), option.dest)
             yield f"{option.unread} of {name}" if option.unread else f"the type of {name}"
+
+
+def _model_first(words: Sequence[ScriptValue], known: ServerOptions) -> Sequence[ScriptValue]:
+    """The words with the model of `--model` in front, whatever follows it, as `vllm serve` puts it there."""
+    if not any(one.dest == "model_tag" for one in known.options):
+        return words
+    place = next((at for at, one in enumerate(words) if re.match(r"--model(?:=.|\Z)", one.text)), -1)
+    if place < 0 or (words[place].text == "--model" and place + 1 == len(words)):
+        return words
+    text = words[place].text.partition("=")[2]
+    model = [replace(words[place], text=text)] if text else [words[place + 1]]
+    return [*model, *words[:place], *words[place + (1 if text else 2) :]]
 
 
 def _written_by_vllm(words: Sequence[ScriptValue]) -> Iterator[_Word]:
@@ -180,12 +193,12 @@ def _join(
         inner[keys[-1]] = text
 
 
-def _parser(options: Sequence[ServerOption]) -> _Parser:
+def _parser(options: Sequence[ServerOption], classes: Classes) -> _Parser:
     parser = _Parser(add_help=False, exit_on_error=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("-h", "--help", action="store_true")
     for one in options:
         names = one.flags or (one.dest,)
-        reads = _reader(one)
+        reads = _reader(one, classes)
         if one.form == "switch":
             parser.add_argument(*names, dest=one.dest, action="store_true")
         elif one.form == "pair":
@@ -199,7 +212,7 @@ def _parser(options: Sequence[ServerOption]) -> _Parser:
     return parser
 
 
-def _reader(option: ServerOption) -> Callable[[str], object]:
+def _reader(option: ServerOption, classes: Classes) -> Callable[[str], object]:
     """How the values of an option are read. ArgumentTypeError with what it takes."""
 
     def read(text: str) -> object:
@@ -212,7 +225,11 @@ def _reader(option: ServerOption) -> Callable[[str], object]:
             if text not in option.choices:
                 raise argparse.ArgumentTypeError(f"it takes {', '.join(option.choices)}")
             return int(text) if option.form == "int" else text
-        return _READERS[option.form](text, option)
+        value = _READERS[option.form](text, option)
+        problem = json_problem(value, option.takes, classes) or limit_problem(value, option.limits)
+        if problem:
+            raise argparse.ArgumentTypeError(problem)
+        return value
 
     return read
 
@@ -245,23 +262,12 @@ def _json(text: str, _option: ServerOption) -> object:
         raise argparse.ArgumentTypeError("it takes JSON, and this is none") from None
 
 
-def _object(text: str, option: ServerOption) -> object:
-    value = _json(text, option)
-    for name in value if isinstance(value, dict) and option.fields else ():
-        if name not in option.fields:
-            near = nearest_word(name, option.fields)
-            raise argparse.ArgumentTypeError(
-                f"it has no field {name}" + (f"; is {near} meant?" if near else "")
-            )
-    return value
-
-
 _READERS: Mapping[str, Callable[[str, ServerOption], object]] = {
     "int": _integer,
     "float": _float,
     "number": _sized,
     "json": _json,
-    "object": _object,
+    "object": _json,
     "mapping": lambda text, option: _json(text, option) if _BRACES.fullmatch(text) else str(text),
     "text": lambda text, _option: str(text),
     "open": lambda text, _option: str(text),
