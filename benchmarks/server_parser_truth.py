@@ -50,13 +50,13 @@ def _later(values: dict[str, object]) -> Iterator[str]:
     configuration, pydantic = importlib.import_module("vllm.config"), importlib.import_module("pydantic")
     given = values.get("speculative_config")
     if isinstance(given, dict):
-        try:
-            configuration.SpeculativeConfig(**given)
-        except pydantic.ValidationError as error:
-            yield from (one["msg"] for one in error.errors() if any(part in one["type"] for part in REFUSED))
-        except (AttributeError, AssertionError, ImportError, TypeError, ValueError, OSError):
-            # It computes with a model that is not there.
-            return
+        # After its fields, it computes with a model that is not there.
+        with contextlib.suppress(AttributeError, AssertionError, ImportError, TypeError, OSError):
+            try:
+                configuration.SpeculativeConfig(**given)
+            except pydantic.ValidationError as error:
+                kinds = [(one["type"], one["msg"]) for one in error.errors()]
+                yield from (text for kind, text in kinds if any(part in kind for part in REFUSED))
     for name in sorted(set(dir(configuration)) - NOT_OF_OPTIONS):
         cls = getattr(configuration, name)
         fields = getattr(cls, "__pydantic_fields__", {}) if dataclasses.is_dataclass(cls) else {}
