@@ -241,7 +241,7 @@ def test_the_line_about_servers_says_what_is_not_known(tmp_path: Path) -> None:
     assert not result.notes
     assert not result.findings
     assert [(one.rule, one.unknown) for one in result.undecided] == [
-        ("ENGINE-CHECK", ("the source of vllm-ascend 0.18.0",))
+        (rule, ("the source of vllm-ascend 0.18.0",)) for rule in ("ENGINE-OPTION", "ENGINE-CHECK")
     ]
     [note] = lint(World(vllm={"vllm/other.py": ""})).notes
     assert "not where they are looked for" in note.text
