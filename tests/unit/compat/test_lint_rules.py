@@ -312,6 +312,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={R + "tensor_model_parallel_size": 4, R + "data_parallel_size": 8}),
         change(o={R + "data_parallel_size": 2}),
     ),
+    "AGENT-DIVIDES": (
+        change(
+            o={
+                R + "name": "vllm",
+                R + "n": 1,
+                R + "agent.num_workers": 7,
+                A + "ppo_mini_batch_size": 512,
+            },
+            v={"verl": "0.8.0", "vllm_ascend": "0.18.0", "vllm": "0.18.0"},
+        ),
+        change(o={R + "agent.num_workers": 8}),
+    ),
     "ROLLOUT-DIVIDES": (
         change(
             o={

@@ -302,6 +302,35 @@ def test_variables_of_a_server_are_compared(tmp_path: Path) -> None:
     assert [one.rule for one in found] == ["ENV-NAME"]
 
 
+def test_what_classes_of_vllm_verify_is_followed_with_the_options(tmp_path: Path) -> None:
+    checks = """
+    def verify_length(self, max_model_len):
+        if self.seqs < max_model_len and not self.enforce_eager:
+            raise ValueError(f"seqs ({self.seqs}) is smaller than max_model_len ({max_model_len})")
+    @model_validator(mode="after")
+    def _validate_parts(self):
+        if self.fraction > self.other:
+            raise ValueError("not known")
+        if self.seqs > 100:
+            raise ValueError("too many")
+    @field_validator("seqs")
+    @classmethod
+    def _validate_seqs(cls, value):
+        raise ValueError("no object")
+"""
+    config = CONFIG.replace(
+        "    images: dict[str, int] | None = None\n", "    images: dict[str, int] | None = None\n" + checks
+    )
+    files = {**FILES, "vllm/config/all.py": config}
+    short = "--seqs 8 --max-model-len 16"
+    stops = ["vllm stops: seqs (8) is smaller than max_model_len (16)"]
+    assert told(tmp_path, f"vllm serve m {short} --no-enforce-eager", files) == stops
+    assert told(tmp_path, "vllm serve m --seqs 101", files) == ["vllm stops: too many"]
+    # What vLLM computes is not known, and so is what comes from outside.
+    for right in (short, f"{short} --enforce-eager", "--seqs $X --max-model-len 16 --no-enforce-eager"):
+        assert told(tmp_path, f"vllm serve m {right}", files) == []
+
+
 def test_a_shortened_option_that_can_mean_several_is_told(tmp_path: Path) -> None:
     more = {
         **FILES,

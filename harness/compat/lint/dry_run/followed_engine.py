@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,6 +83,56 @@ def follow_server(
         return True
 
     return _followed(follow, path, sources, surroundings)
+
+
+def follow_verifications(
+    arguments: Entries,
+    path: str,
+    name: str,
+    fields: Mapping[str, str],
+    sources: ModuleSources,
+    surroundings: Surroundings,
+) -> EngineChecks:
+    """The checks of a class of vLLM's configuration that fail with what options set in it.
+
+    fields: argument -> the field of the class that it becomes. Followed are the methods that are named after
+    checking, and get nothing else than arguments. What is not set is not known: vLLM computes it.
+    """
+
+    def follow(run: ProgramWalk) -> bool:
+        scope = run.modules.module(path)
+        cls = scope.variables.get(name)
+        given = run.libraries.external({field: arguments[one] for one, field in fields.items()})
+        given.keys.update({field: arguments.behind.get(one, _NO_KEYS) for one, field in fields.items()})
+        for method in cls.scope.variables.values() if isinstance(cls, Class) else ():
+            if isinstance(method, Function) and _verifies(method.node):
+                node = method.node
+                named = [one.arg for one in node.args.args[1:]]
+                values = [arguments.get(one, UNKNOWN) for one in named]
+                behind: dict[int | str, frozenset[str]] = {
+                    at + 1: arguments.behind.get(one, _NO_KEYS) for at, one in enumerate(named)
+                }
+                try:
+                    run.calls.function(method, [given, *values], {}, node, scope, behind)
+                except ProgramError as error:
+                    run.failures += [error] if error.keys else []
+        return True
+
+    module = sources.syntax_tree(path) if path in sources.files.paths else None
+    classes = [one for one in (module.body if module else ()) if isinstance(one, ast.ClassDef)]
+    if module is not None and not any(
+        _verifies(one) for cls in classes if cls.name == name for one in cls.body
+    ):
+        return EngineChecks()
+    return _followed(follow, path, sources, surroundings)
+
+
+def _verifies(node: ast.AST) -> bool:
+    """Whether a method checks its object: it is named so, and changes no value that it gets."""
+    if not isinstance(node, ast.FunctionDef) or not re.match(r"_*(?:verify|validate)_", node.name):
+        return False
+    decorators = " ".join(ast.unparse(one) for one in node.decorator_list)
+    return "field_validator" not in decorators and "classmethod" not in decorators
 
 
 def _followed(

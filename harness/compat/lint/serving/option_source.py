@@ -52,6 +52,7 @@ class ServerOption:
     takes: the type of its JSON, see `json_types`; "" if it can be any. limits: of its number, as in
     `JsonField`; they are compared when vLLM makes its configuration. defaults: its default, none if that is
     not written out.
+    owner: the module, class and field of vLLM's configuration that it becomes, with colons between them.
     unread: what the source does not tell of its values, "" if nothing.
     """
 
@@ -66,6 +67,7 @@ class ServerOption:
     appends: bool = False
     defaults: tuple[LiteralValue, ...] = ()
     unread: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +216,7 @@ class _OptionSource:
                 self._of_field(name, types),
                 defaults=(defaults[name],) if name in defaults else (),
                 limits=limited.get(name, {}),
+                owner=f"{cls.path}:{cls.node.name}:{name}",
             )
             for name, types in self.names.fields(cls.path, cls.node).items()
         }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.compat.lint.additional_options import ADDITIONAL, GivenSections, additional_findings
-from harness.compat.lint.dry_run.followed_engine import follow_engine, follow_server
+from harness.compat.lint.dry_run.followed_engine import follow_engine, follow_server, follow_verifications
 from harness.compat.lint.dry_run.program_values import Entries, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.engine_findings import (
@@ -95,6 +95,7 @@ def server_findings(
     arguments, shape = _arguments(parsed), engine_shape(version)
     checks = follow_server(_with_defaults(arguments, known), *CHECKED_BY, sources.vllm, surroundings)
     yield from engine_check_findings(checks.failed, job, parsed.values.get, f"vllm {version}")
+    yield from _verified(parsed, arguments, known, job, sources.vllm, surroundings, version)
     given = GivenSections(values=parsed.values, settings=parsed.words, recipe=name)
     if sources.ascend is not None:
         yield from additional_findings(given, versions, sources.ascend, sources.cache)
@@ -113,6 +114,28 @@ def server_findings(
         unread.append(f"the configuration of vllm {version}".rstrip())
     if unread:
         yield UndecidedRule(rule=ENGINE_RULE, unknown=tuple(dict.fromkeys(unread)), recipe=name)
+
+
+def _verified(
+    parsed: ParsedCommand,
+    arguments: Entries,
+    known: ServerOptions,
+    job: JobSettings,
+    vllm: ModuleSources,
+    surroundings: Surroundings,
+    version: str,
+) -> Iterator[LintFinding | UndecidedRule]:
+    """The checks of the classes of vLLM's configuration that fail with the options that a command gives."""
+    classes: dict[tuple[str, str], dict[str, str]] = {}
+    for option in known.options:
+        if option.owner and option.dest in arguments:
+            path, name, field = option.owner.split(":")
+            classes.setdefault((path, name), {})[option.dest] = field
+    for (path, name), fields in classes.items():
+        checks = follow_verifications(arguments, path, name, fields, vllm, surroundings)
+        yield from engine_check_findings(checks.failed, job, parsed.values.get, f"vllm {version}")
+        if checks.unread:
+            yield UndecidedRule(rule=ENGINE_RULE, unknown=checks.unread, recipe=job.name)
 
 
 def _without_model(
