@@ -331,6 +331,15 @@ def test_what_classes_of_vllm_verify_is_followed_with_the_options(tmp_path: Path
         assert told(tmp_path, f"vllm serve m {right}", files) == []
 
 
+def test_a_class_that_may_have_other_fields_is_an_object_if_vllm_reads_json_alone(tmp_path: Path) -> None:
+    plain = {**FILES, "vllm/config/all.py": CONFIG.replace("@config\nclass Comp", "@config()\nclass Comp")}
+    read = ARGUMENTS.replace('kwargs[name]["const"] = True', "TypeAdapter(cls).validate_json(value)")
+    strict = {**plain, "vllm/engine/arg_utils.py": read}
+    assert told(tmp_path, "vllm serve m -cc 3", plain) == []
+    assert told(tmp_path, "vllm serve m -cc 3", strict) == ["-cc of vllm 0.18.0 does not take 3"]
+    assert told(tmp_path, "vllm serve m -cc '{\"any\": 3}'", strict) == []
+
+
 def test_a_shortened_option_that_can_mean_several_is_told(tmp_path: Path) -> None:
     more = {
         **FILES,

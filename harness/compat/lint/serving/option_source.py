@@ -23,7 +23,7 @@ from harness.compat.lint.serving.field_types import (
     is_literal,
     last_name,
 )
-from harness.compat.lint.serving.json_types import Classes, JsonTypes
+from harness.compat.lint.serving.json_types import OPEN, Classes, JsonTypes
 from harness.compat.lint.serving.server_command import SERVE
 from harness.compat.uses.analysis_cache import AnalysisCache
 
@@ -230,7 +230,10 @@ class _OptionSource:
             return replace(option, form="open", nargs="*")
         if "dataclass" in kinds:
             unread = "" if self._config_decorator is not None else "the fields"
-            option = replace(option, form="object", takes=self._json.takes(types), unread=unread)
+            takes = self._json.takes(types)
+            if OPEN in takes.split(" | ") and self._takes_objects_only:
+                takes = "dict | None" if "None" in kinds else "dict"
+            option = replace(option, form="object", takes=takes, unread=unread)
         elif set(kinds) == {"bool", "str", "None"} and self._has_bare_flags:
             return replace(option, nargs="?")
         elif "bool" in kinds:
@@ -276,6 +279,11 @@ class _OptionSource:
     @property
     def _has_bare_flags(self) -> bool:
         return "['const']" in self._computation
+
+    @property
+    def _takes_objects_only(self) -> bool:
+        """Whether vLLM reads a class from JSON of an object only; older releases also take a number."""
+        return "validate_json" in self._computation and "from_cli" not in self._computation
 
     @property
     def _written_numbers(self) -> frozenset[str]:
