@@ -56,12 +56,8 @@ def newer_majors(
                 continue
             if marker is not None and not marker.evaluate({**environment, "extra": ""}):
                 continue
-            known = [
-                release
-                for one in pack.releases(needs)
-                if one.uploaded and one.uploaded <= own.uploaded and (release := _parsed(one.version))
-            ]
-            if known and max(known).major < installed.major:
+            newest = newest_until(pack, needs, own.uploaded)
+            if newest is not None and newest.major < installed.major:
                 yield NewerMajor(
                     package=name,
                     version=version,
@@ -69,8 +65,24 @@ def newer_majors(
                     requirement=f"{requirement.name}{requirement.specifier}",
                     needs=needs,
                     installed=stated[needs],
-                    newest=str(max(known)),
+                    newest=str(newest),
                 )
+
+
+def newest_until(pack: SurfacePack, package: str, date: str) -> Version | None:
+    """The newest release of a package that was published until a date."""
+    known = [
+        release
+        for one in pack.releases(package)
+        if one.uploaded and one.uploaded <= date and (release := _parsed(one.version))
+    ]
+    return max(known, default=None)
+
+
+def published(pack: SurfacePack, package: str, version: str) -> str:
+    """When a release was published, "" if the pack does not say so."""
+    own = _release(pack, package, version)
+    return own.uploaded if own else ""
 
 
 def _release(pack: SurfacePack, name: str, version: str) -> PackedRelease | None:

@@ -38,6 +38,7 @@ from harness.workspace.inspection.inspection_report import Inspection, Problem, 
 from harness.workspace.inspection.related_packages import RelatedPackages, related_packages
 from harness.workspace.inspection.smallest_change import FIXED, find_change
 from harness.workspace.inspection.stack_checks import CheckedEntry, check_combinations, combination
+from harness.workspace.inspection.unstated_limits import extra_problems, key_problems, numpy_problems
 from harness.workspace.inspection.version_problems import (
     answered,
     check_problems,
@@ -214,6 +215,9 @@ def combination_problems(
         *_host_problems(cell.axes),
         *required,
         *(gone.of_newer_majors(request) if gone else ()),
+        *(extra_problems(pack, versions, request) if pack else ()),
+        *(numpy_problems(pack, versions, matrix, cell.axes.get("cann", "")) if pack else ()),
+        *(key_problems(pack, versions, fetcher) if pack else ()),
         *check_problems(entries, inventory, matrix, cell, known),
         *known_problems(matrix, cell),
     ]
