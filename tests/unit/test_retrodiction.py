@@ -67,7 +67,8 @@ def test_the_judgement_is_mechanical(one, answer):
 #: An eighth of the reports, by the hash of their source. `python -m benchmarks retrodiction` judges all of them.
 JUDGED = [one for one in CASES if hashlib.sha256(one.source.encode()).digest()[1] % 8 == 0]
 #: Of these, one that triage answers although its thread ends without a cause.
-KNOWN_WRONG = {"OlivierBeq/Papyrus-scripts#8"}
+# What is said of the second one is true (transformers#38339 says the same), but its thread ends without a cause.
+KNOWN_WRONG = {"OlivierBeq/Papyrus-scripts#8", "modelscope/ms-swift#4473"}
 
 
 # Several tests, so that several workers share the reports.
