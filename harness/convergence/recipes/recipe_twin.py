@@ -73,7 +73,8 @@ _PARTS = (
     _Part(
         keys=r"actor_rollout_ref\.(?:actor|ref)\.(?:fsdp_config\.)?ulysses_sequence_parallel_size",
         what="sequence parallelism (Ulysses)",
-        unanswered="whether sequences that are split over cards give the same loss",
+        unanswered="whether cards that divide sequences train the same; the check update compares what they "
+        "exchange",
         harmless=("1",),
     ),
     _Part(
