@@ -92,8 +92,8 @@ def update_with(cell, folder, original, place, before, after):
         ),
         (
             "utils/ulysses.py",
-            "return torch.cat(output_list, dim=gather_dim)",
-            "return torch.cat(output_list[::-1], dim=gather_dim)",
+            "        return wait\n    return torch.cat(output_list,",
+            "        return wait\n    return torch.cat(output_list[::-1],",
             "attention query",
             "all_to_all_tensor",
         ),
