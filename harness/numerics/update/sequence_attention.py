@@ -191,6 +191,7 @@ class SequenceAttention:
     torch: Any
     heads: AttentionHeads
     at: Callable[..., None]
+    noted: threading.local = field(default_factory=threading.local, init=False)
 
     def run(self) -> dict[str, Any]:
         """The quantities of all ranks as tensors or arrays, as `AttentionHeads.expected` has them."""
@@ -271,8 +272,6 @@ class SequenceAttention:
         names = ("query gradient", "key gradient", "value gradient")
         return {**noted, "output": output, **dict(zip(names, gradients, strict=True))}
 
-    noted: threading.local = field(default_factory=threading.local, init=False)
-
     def _attention(
         self,
         query: Any,
@@ -286,7 +285,8 @@ class SequenceAttention:
     ) -> Any:
         """Stands in for attention: queries plus keys times values, of each token alone. Of packed rows, the
         mask and the length of the query have no effect in transformers."""
-        if query.shape[:2] != key.shape[:2] or key.shape != value.shape or query.shape[2] % key.shape[2]:
+        goes_together = query.shape[:2] == key.shape[:2] and key.shape == value.shape
+        if not (goes_together and key.shape[2] and query.shape[2] % key.shape[2] == 0):
             shapes = ", ".join(str(tuple(one.shape)) for one in (query, key, value))
             raise StandInError(f"attention gets a query, key and value that do not go together: {shapes}")
         noted, group = self.noted.of_rank, query.shape[2] // key.shape[2]
