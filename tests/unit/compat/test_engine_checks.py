@@ -30,6 +30,19 @@ def main(config):
 BY_NAME = MAIN.replace("build_cli_args_from_config(args)", "LLM(model='m', **args)").replace(
     "import hydra", "import hydra\nfrom vllm import LLM"
 )
+AS_OPTIONS = MAIN.replace(
+    "    build_cli_args_from_config(args)\n",
+    """\
+    server_args = ["serve", "m"]
+    for k, v in args.items():
+        if isinstance(v, bool):
+            if v:
+                server_args.append(f"--{k}")
+        elif v is not None:
+            server_args.append(f"--{k}")
+            server_args.append(str(v))
+""",
+)
 CONFIG = """\
 actor_rollout_ref:
   rollout:
@@ -127,7 +140,7 @@ def stops(
     return [f"{one.line} {one.message.partition('stops: ')[2]}" for one in found if one.rule == ENGINE_RULE]
 
 
-@pytest.mark.parametrize("main", [MAIN, BY_NAME])
+@pytest.mark.parametrize("main", [MAIN, BY_NAME, AS_OPTIONS])
 @pytest.mark.parametrize(
     ("settings", "before", "expected"),
     [

@@ -226,6 +226,9 @@ class Statements:
         raise self._run.error(kind, message, node, scope)
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> None:
+        options = _written_as_options(node)
+        if options is not None:
+            self._run.start_engine(self._run.expressions.value(options, scope))
         with self._run.traced() as keys:
             items = self._run.access.items(self._run.expressions.value(node.iter, scope))
 
@@ -385,3 +388,22 @@ _PARENTS: Mapping[str, tuple[str, ...]] = {
     "ZeroDivisionError": ("ArithmeticError",),
     "FrozenInstanceError": ("AttributeError",),
 }
+
+
+def _written_as_options(node: ast.For | ast.AsyncFor) -> ast.expr | None:
+    """The mapping whose entries a loop writes as options of a command. verl up to 0.7.0 starts vLLM so:
+    `for k, v in args.items(): ... server_args.append(f"--{k}")`."""
+    entries, names = node.iter, node.target
+    if not (isinstance(entries, ast.Call) and isinstance(entries.func, ast.Attribute)):
+        return None
+    if entries.func.attr != "items" or not isinstance(names, ast.Tuple) or len(names.elts) != 2:
+        return None
+    option = ast.unparse(ast.JoinedStr([ast.Constant("--"), ast.FormattedValue(names.elts[0], -1)]))
+    calls = (one for statement in node.body for one in ast.walk(statement) if isinstance(one, ast.Call))
+    written = any(
+        isinstance(one.func, ast.Attribute)
+        and one.func.attr == "append"
+        and [ast.unparse(argument) for argument in one.args] == [option]
+        for one in calls
+    )
+    return entries.func.value if written else None
