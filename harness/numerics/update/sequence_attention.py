@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -113,23 +114,21 @@ class _RankThreads:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """In the block, verl and torch know this group; nothing changes if it has one rank."""
-        if self.size == 1:
-            yield
-            return
+        """In the block, verl and torch know this group, if it has several ranks; no other exchanges."""
         ulysses, distributed = import_module(ULYSSES), self.torch.distributed
+        asked: dict[str, Callable[..., Any]] = {
+            "get_rank": lambda: self.own.rank,
+            "get_world_size": lambda: self.size,
+        }
         with ExitStack() as stack:
-            for name, own in (
-                ("get_rank", lambda: self.own.rank),
-                ("get_world_size", lambda: self.size),
-                ("all_gather", self._gather),
-                ("all_to_all", self._exchange),
-            ):
-                stack.enter_context(
-                    replaced(distributed, name, asked_of_group(self, getattr(distributed, name), own))
-                )
+            for name, own in asked.items() if self.size > 1 else ():
+                function = asked_of_group(self, getattr(distributed, name), own)
+                stack.enter_context(replaced(distributed, name, function))
+            for name, own in (("all_gather", self._gather), ("all_to_all", self._exchange)):
+                function = asked_of_group(self, partial(_refused, name), own)
+                stack.enter_context(replaced(distributed, name, function))
             stack.callback(ulysses.set_ulysses_sequence_parallel_group, None)
-            ulysses.set_ulysses_sequence_parallel_group(self)
+            ulysses.set_ulysses_sequence_parallel_group(self if self.size > 1 else None)
             yield
 
     def run(self, step: Callable[[int], Any]) -> list[Any]:
@@ -171,6 +170,10 @@ class _RankThreads:
     def _exchange(self, outputs: list[Any], inputs: list[Any]) -> Any:
         given = self._from_all([one.detach().clone() for one in inputs])
         return _filled(outputs, [one[self.own.rank] for one in given])
+
+
+def _refused(name: str, *_: Any, **_named: Any) -> None:
+    raise StandInError(f"{name} is called without the group of ranks that divide tokens")
 
 
 def _filled(outputs: list[Any], found: list[Any]) -> Any:

@@ -142,3 +142,15 @@ def test_each_quantity_that_is_wrong_or_missing_is_found(version, heads):
             )
             assert [one.quantity for one in outcome.wrong] == [heads.named(name)]
             assert "verl/" in outcome.wrong[0].place
+
+
+def test_a_collective_without_the_group_is_an_error_of_verl(monkeypatch):
+    """verl's function also runs without a division, where a collective would ask all processes of the job."""
+    distributed = SimpleNamespace(get_rank=None, get_world_size=None, all_gather=None, all_to_all=None)
+    ulysses = SimpleNamespace(set_ulysses_sequence_parallel_group=lambda _: None)
+    monkeypatch.setattr("harness.numerics.update.sequence_attention.import_module", lambda _: ulysses)
+    for size in (1, 2):
+        group = _RankThreads(SimpleNamespace(distributed=distributed), size)
+        with group.active(), pytest.raises(StandInError, match="all_gather is called without the group"):
+            distributed.all_gather([], made([1.0]), group=None)
+        assert distributed.all_gather is None
