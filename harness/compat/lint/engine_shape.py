@@ -73,7 +73,7 @@ def engine_shape(version: str) -> EngineShape | None:
             if name in arguments and isinstance(value, ast.Constant) and value.value is None
         ),
         closed={
-            section: frozenset(classes[name])
+            section: frozenset(annotated_fields(nodes[name]))
             for section, name in class_of.items()
             if section in arguments and _refuses_others(nodes[name])
         },
@@ -98,10 +98,15 @@ def _nodes(release: ReleaseSurface) -> Iterator[ast.ClassDef]:
 
 def _fields(node: ast.ClassDef) -> Mapping[str, ast.expr]:
     """The fields of a class with their defaults."""
+    return {name: value for name, value in annotated_fields(node).items() if value is not None}
+
+
+def annotated_fields(node: ast.ClassDef) -> Mapping[str, ast.expr | None]:
+    """All fields of a class; None for one without a default, which must be given."""
     return {
         one.target.id: one.value
         for one in node.body
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and one.value is not None
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
     }
 
 

@@ -443,7 +443,7 @@ def watched_helpers(wrong: Callable[[Any], None]) -> Iterator[None]:
     """Compare each call of a helper with its definition, wherever verl imported it; `wrong` gets the
     function of a call with another result. Gradients are compared at the end, in calls of their own: in
     between they would be part of what is measured."""
-    for name in {helper.module for helper in HELPERS}:
+    for name in dict.fromkeys(helper.module for helper in HELPERS):
         # What cannot be imported is called by nobody here; its own check says so.
         with suppress(ImportError):
             import_module(name)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 from memory_tree import MemoryTree
 
 from harness.compat.lint.engine_findings import ENGINE_RULE
-from harness.compat.lint.engine_shape import engine_shape
+from harness.compat.lint.engine_shape import annotated_fields, engine_shape
 from harness.compat.lint.lint_scripts import lint_file
 from harness.sources.tree import Tree, TreeFile
 
@@ -208,3 +209,10 @@ def test_the_arguments_of_vllm_and_what_they_become() -> None:
         assert shape.defaults["parallel_config"]["enable_expert_parallel"] is False
         assert {"kv_transfer_config", "speculative_config"} & shape.unset
         assert not {"model_config", "quant_config", "lora_config", "additional_config"} & shape.unset
+
+
+def test_a_field_that_must_be_given_is_a_field() -> None:
+    text = "@config\nclass TransferConfig:\n    connector: str\n    role: str | None = None\n    SIZE = 3\n"
+    node = ast.parse(text).body[0]
+    assert isinstance(node, ast.ClassDef)
+    assert [*annotated_fields(node)] == ["connector", "role"]
