@@ -17,7 +17,7 @@ from harness.compat.lint.engine_findings import ENGINE_PACKAGE
 from harness.compat.lint.engine_options import ENGINE_OPTION_RULE
 from harness.compat.lint.engine_shape import engine_shape
 from harness.compat.lint.engine_variables import vllm_version
-from harness.compat.lint.lint_measurements import LintFinding
+from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
 from harness.compat.lint.module_files import ModuleSources
 from harness.compat.lint.setting_changes import nearest_word
 from harness.compat.lint.shell.values import ScriptValue
@@ -167,11 +167,22 @@ def _unread(given: GivenSections, label: str, fix: str, *names: str) -> Iterator
         )
 
 
-def section_findings(given: GivenSections, versions: Mapping[str, str]) -> Iterator[LintFinding]:
-    """Names in a section of vLLM's configuration that its class does not have, by the surface pack."""
+def section_findings(
+    given: GivenSections, versions: Mapping[str, str]
+) -> Iterator[LintFinding | UndecidedRule]:
+    """Names in a section of vLLM's configuration that its class does not have, by the surface pack.
+
+    Undecided are sections whose class may take other names.
+    """
     version = vllm_version(versions)
     shape = engine_shape(version)
-    for section, names in shape.closed.items() if shape is not None else ():
+    if shape is None:
+        return
+    given_here = {name for name, value in given.values.items() if isinstance(value, dict) and value}
+    for section in sorted(given_here & shape.sections - shape.closed.keys() - {ADDITIONAL}):
+        unknown = f"which fields {section} of vllm {version} refuses"
+        yield UndecidedRule(rule=ENGINE_OPTION_RULE, unknown=(unknown,), recipe=given.recipe)
+    for section, names in shape.closed.items():
         value = given.values.get(section)
         for name in value if isinstance(value, dict) else ():
             setting = given.at(section, str(name))

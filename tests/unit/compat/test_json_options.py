@@ -129,3 +129,16 @@ def test_names_in_sections_of_vllm_that_its_classes_lack_are_told(
     tmp_path: Path, settings: str, expected: list[str]
 ) -> None:
     assert verl_job(tmp_path, f"'{KWARGS}.{settings}'") == expected
+
+
+@pytest.mark.parametrize(("release", "undecided"), [("0.13.0", True), ("0.18.0", False)])
+def test_fields_of_a_class_that_may_take_others_are_undecided(
+    tmp_path: Path, release: str, undecided: bool
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"python -m verl.trainer.main_ppo {KWARGS}.compilation_config.level=3\n")
+    config = CONFIG.replace("rollout:\n", "rollout:\n    name: vllm\n")
+    verl = tree({"verl/trainer/main_ppo.py": MAIN, "verl/trainer/config/ppo_trainer.yaml": config})
+    found = lint_file(script, {**VERSIONS, "vllm_ascend": release}, verl, tmp_path / "cache", tree(ASCEND))
+    texts = [text for one in found.undecided if one.rule == "ENGINE-OPTION" for text in one.unknown]
+    assert texts == (["which fields compilation_config of vllm 0.13.0 refuses"] if undecided else [])
