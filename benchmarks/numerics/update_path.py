@@ -25,6 +25,8 @@ PATH: Mapping[str, tuple[str, ...]] = {
         "RayPPOTrainer._compute_old_log_prob",
         "RayPPOTrainer._compute_ref_log_prob",
         "RayPPOTrainer._update_actor",
+        "RayPPOTrainer._get_dp_size",
+        "RayPPOTrainer._balance_batch",
     ),
     "trainer/ppo/v1/trainer_base.py": (
         "PPOTrainer._compute_old_log_prob",
@@ -57,6 +59,9 @@ PATH: Mapping[str, tuple[str, ...]] = {
     ),
     "utils/tensordict_utils.py": (
         "chunk_tensordict",
+        "concat_nested_tensors",
+        "concat_tensordict",
+        "concat_tensordict_with_none_bsz",
         "index_select_tensor_dict",
         "nested_tensor_from_tensor_list",
         "make_iterator",
@@ -131,7 +136,41 @@ PATH: Mapping[str, tuple[str, ...]] = {
         "TrainingWorker.train_batch",
         "TrainingWorker.infer_batch",
     ),
-    "protocol.py": ("DataProto.select", "DataProto.split", "DataProto.slice", "DataProto.select_idxs"),
+    "protocol.py": (
+        "pad_dataproto_to_divisor",
+        "unpad_dataproto",
+        "DataProto.select",
+        "DataProto.split",
+        "DataProto.slice",
+        "DataProto.select_idxs",
+        "DataProto.chunk",
+        "DataProto.concat",
+        "DataProto.reorder",
+        "DataProto.repeat",
+        "BatchData.chunk",
+        "BatchData.concat",
+    ),
+    "single_controller/base/decorator.py": (
+        "_split_args_kwargs_data_proto",
+        "_concat_data_proto_or_future",
+        "dispatch_nd_compute",
+        "collect_nd_compute",
+        "dispatch_nd_compute_dataproto",
+        "collect_nd_compute_dataproto",
+        "dispatch_lazy_compute_data_proto",
+        "collect_lazy_compute_data_proto",
+    ),
+    "single_controller/base/worker.py": (
+        "Worker._register_dispatch_collect_info",
+        "Worker._query_dispatch_info",
+        "Worker._query_collect_info",
+    ),
+    "single_controller/base/worker_group.py": ("WorkerGroup._bind_worker_method",),
+    "single_controller/ray/base.py": (
+        "func_generator",
+        "RayWorkerGroup._execute_remote_single_worker",
+        "RayWorkerGroup.execute_all_async",
+    ),
 }
 
 ENGINE, ENGINE_WORKER = ("workers/engine/", "workers/utils/"), "workers/engine_workers.py"
@@ -189,6 +228,8 @@ OTHER_FEATURES: Mapping[str, str] = {
     "inplace_backward": "kernels of flash-attn, which need CUDA",
     "log_gpu": "measurements of memory",
     "offload": "parameters on the host between steps",
+    "fused_worker_used": "workers that are parts of one actor of Ray",
+    "BatchMeta": "a transfer queue between processes",
 }
 """Text in the condition of a branch -> the feature for which the branch is. No recipe of `matrix.yaml` uses
 these, so their branches are not mutated."""

@@ -116,6 +116,43 @@ def test_wrong_sequence_parallelism_turns_the_update_red(cell, tmp_path, file, b
     assert all(one.startswith("ulysses ") and first in one and place in one for one in wrong)
 
 
+@pytest.mark.parametrize(
+    ("file", "before", "after", "first", "place"),
+    [
+        (
+            "single_controller/base/decorator.py",
+            "local_dp_rank = dp_rank_mapping[i]",
+            "local_dp_rank = dp_rank_mapping[i - 1]",
+            "rows for ranks of compute_log_prob",
+            "dispatch_nd_compute",
+        ),
+        (
+            "single_controller/ray/base.py",
+            "sliced_args = tuple(arg[i] for arg in args)",
+            "sliced_args = tuple(arg[i - 1] for arg in args)",
+            "rows for ranks of compute_log_prob",
+            "execute_all_async",
+        ),
+        (
+            "protocol.py",
+            "np.repeat(val, repeat_times, axis=0)",
+            "np.tile(val, repeat_times)",
+            "rows repeated",
+            "repeat",
+        ),
+    ],
+)
+def test_rows_of_other_ranks_turn_the_update_red(cell, tmp_path, file, before, after, first, place):
+    """Only the two cases with several data-parallel ranks are wrong."""
+    judgement = update_with(cell, tmp_path, installed_verl(cell), file, before, after)
+
+    assert judgement.status is Status.FAIL
+    wrong = [reason for reason in judgement.reasons if "first wrong quantity" in reason]
+    assert wrong
+    assert all(one.startswith(("dapo ", "dynamic-packed ")) for one in wrong)
+    assert all(first in one and place in one for one in wrong)
+
+
 def test_a_micro_batch_left_on_the_host_turns_the_update_red(cell, tmp_path):
     """On a CPU that changes nothing, so that the benchmark of mutants cannot try it."""
     original = installed_verl(cell)

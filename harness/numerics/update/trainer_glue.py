@@ -118,6 +118,12 @@ def _trainer(module: str, owner: str, config: Any, groups: tuple[Any, Any], lega
     return Plain()
 
 
+def balance_batch(case: UpdateCase, group: Any, batch: Any) -> None:
+    """Reorder a padded batch as the trainer does before ranks of the group get its rows."""
+    trainer = _trainer(PADDED_TRAINER, "RayPPOTrainer", configuration(case), (group, group))
+    trainer._balance_batch(batch, metrics={})  # noqa: SLF001 - verl's own name
+
+
 @contextmanager
 def _without_policy(trainer: Any) -> Iterator[None]:
     """The trainer has no worker group of the policy: only the reference policy may compute."""

@@ -82,7 +82,7 @@ class EngineInWorker(EngineActor):
             self.trainer.update(tokens, targets)
             return dict(self.worker.metrics)
         size = self.case.update.ppo_mini_batch_size * self.case.dp_size
-        data = self._data({**tokens, **targets})
+        data = self.batch({**tokens, **targets})
         import_module("verl.utils.tensordict_utils").assign_non_tensor(
             data,
             calculate_entropy=self.case.update.entropy_coeff != 0.0,
@@ -153,7 +153,7 @@ class EngineInWorker(EngineActor):
         """Log-probabilities and entropies of a pass, where the trainer has no method for it."""
         utilities = import_module("verl.utils.tensordict_utils")
         self.inferred = kind
-        data = self._data(tokens)
+        data = self.batch(tokens)
         utilities.assign_non_tensor(data, calculate_entropy=not kind, compute_loss=False)
         output = self.infer(data)
         found = [utilities.get(output, name) for name in ("log_probs", "entropy")]
@@ -167,7 +167,7 @@ class EngineInWorker(EngineActor):
         first, second = (None if one is None else padded(restored(one)) for one in found)
         return first, second
 
-    def _data(self, tensors: Tensors) -> Any:
+    def batch(self, tensors: Tensors) -> Any:
         """The batch. How it is split is configured in the worker."""
         data = self.unpadded(tensors)
         if self.nested:

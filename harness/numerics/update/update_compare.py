@@ -17,6 +17,7 @@ from harness.numerics.loss.loss_measurements import UNCALLABLE
 from harness.numerics.loss.release_objectives import ReleaseObjective
 from harness.numerics.loss.verl_losses_source import MICRO_BATCH_LIMIT, MINI_BATCHES
 from harness.numerics.update.rank_batches import RANK_ROWS, wrong_ranks
+from harness.numerics.update.rank_dispatch import dispatched_rows
 from harness.numerics.update.rejection import LONE_ROW, REJECTIONS, STORED_REJECTION, WEIGHTINGS
 from harness.numerics.update.sequence_attention import ATTENTIONS
 from harness.numerics.update.update_cases import (
@@ -192,6 +193,9 @@ class _Comparison:
             for heads in ATTENTIONS:
                 for name, exact in heads.expected().items():
                     self._equal(heads.named(name), exact)
+        if case.dp_size > 1:
+            for name, rows in dispatched_rows(legacy=self.reference.legacy).items():
+                self._equal(name, rows)
         if self.reference.agrees_on_micro_batches:
             self._rank_batches()
         if not self.reference.legacy:

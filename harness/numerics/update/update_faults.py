@@ -70,6 +70,15 @@ def _next_token(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return shifted
 
 
+def _other_rows(_torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def rolled(*args: Any, **kwargs: Any) -> Any:
+        by_argument, named = function(*args, **kwargs)
+        return tuple([*of_ranks[1:], *of_ranks[:1]] for of_ranks in by_argument), named
+
+    return rolled
+
+
 def _not_clipped(_torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda parameters, **kwargs: function(parameters, **{**kwargs, "max_norm": 1e30})
 
@@ -128,5 +137,14 @@ UPDATE_FAULTS = (
         attribute="all_to_all_tensor",
         found_in="attention query",
         change=_next_token,
+    ),
+    UpdateFault(
+        id="other-rows",
+        what="each rank gets the rows of the next one",
+        case="dapo",
+        place="verl.single_controller.base.decorator",
+        attribute="dispatch_nd_compute",
+        found_in="rows for ranks",
+        change=_other_rows,
     ),
 )

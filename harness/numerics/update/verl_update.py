@@ -27,6 +27,7 @@ from harness.numerics.loss.trainer_functions import (
 )
 from harness.numerics.loss.verl_helpers import place_in, place_of, raised_in, watched_helpers
 from harness.numerics.update.rank_batches import RANK_ROWS, micro_batches_of_ranks
+from harness.numerics.update.rank_dispatch import ROW_NUMBER, RankDispatch
 from harness.numerics.update.rejection import LONE_ROW, REJECTIONS, STORED_REJECTION, WEIGHTINGS, Rejection
 from harness.numerics.update.replaced import replaced
 from harness.numerics.update.sequence_attention import ATTENTIONS, SequenceAttention
@@ -193,6 +194,8 @@ class _Run:
         self._note_step_without_gradient(worker, model)
         if case.sp_size > 1:
             self._note_attention()
+        if case.dp_size > 1:
+            self._note_dispatch(worker, tokens)
         if isinstance(worker, EngineInWorker):
             recorder.note("scheduler_steps", np.array(worker.scheduled, dtype=np.int64))
             recorder.note("nested", np.int64(worker.nested))
@@ -295,6 +298,20 @@ class _Run:
             found = SequenceAttention(self.torch, heads, self.recorder.at).run()
             for name, values in found.items():
                 self.recorder.note(heads.named(name), values)
+
+    def _note_dispatch(self, worker: Any, tokens: dict[str, Any]) -> None:
+        """Record which rows of a batch the ranks of a job get, and the order of what they return."""
+        numbers, recorder = np.arange(ROWS).astype(object), self.recorder
+        padded_batch = import_module("verl").DataProto.from_single_dict(
+            {**tokens, ROW_NUMBER: numbers}, meta_info={"temperature": self.case.update.temperature}
+        )
+        data = padded_batch
+        if not isinstance(worker, LegacyActor):
+            data = worker.batch(tokens)
+            data[ROW_NUMBER] = import_module("tensordict").NonTensorStack(*numbers)
+        RankDispatch(
+            self.torch, self.case, padded_batch, data, recorder.note, recorder.at, recorder.blame
+        ).run()
 
     def _note_autocast(self, tokens: dict[str, Any]) -> None:
         """Record whether the model of a worker in bf16 runs under the autocast to bf16, and whether the

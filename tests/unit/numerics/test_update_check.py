@@ -37,6 +37,7 @@ LEGACY = RECORDS["0.6.1", "dr-grpo"]
 ENGINE = RECORDS["0.9.1", "grpo"]
 DYNAMIC = RECORDS["0.9.1", "dynamic-packed"]
 ULYSSES = RECORDS["0.9.1", "ulysses"]
+DAPO = RECORDS["0.9.1", "dapo"]
 
 
 def judged(record: UpdateRecord, version: str = "0.9.1"):
@@ -489,7 +490,7 @@ def faulty() -> list[UpdateRecord]:
 
 def test_faults_must_be_found_where_they_are():
     objective = release_objective("0.9.1")
-    outcomes = [judged(ENGINE), judged(ULYSSES)]
+    outcomes = [judged(one) for one in (ENGINE, ULYSSES, DAPO)]
     records = faulty()
     assert all(one.caught for one in judge_faults(records, outcomes, objective))
     shift = next(one for one in records if one.fault == "response-shift")
@@ -533,7 +534,7 @@ class Context:
 
 
 def test_right_updates_pass_and_are_stored_as_json(tmp_path):
-    measured = run(Context(tmp_path, [ENGINE, ULYSSES, *faulty()]))
+    measured = run(Context(tmp_path, [ENGINE, ULYSSES, DAPO, *faulty()]))
     judgement = judge(measured.measurements, {})
     assert judgement.status is Status.PASS, judgement.reasons
     assert "from rewards to updated parameters" in judgement.reasons[0]
@@ -584,7 +585,7 @@ def test_an_exception_of_an_unknown_commit_is_not_called_an_error_of_verl(tmp_pa
 
 def test_the_source_of_an_unknown_commit_says_what_it_computes(tmp_path):
     known = release_objective("0.9.1")
-    context = Context(tmp_path, [ENGINE, ULYSSES, *faulty()])
+    context = Context(tmp_path, [ENGINE, ULYSSES, DAPO, *faulty()])
     context.facets["verl_tree"] = {"version": "0.9.1.dev0", "commit": "f" * 40}
     no_method = f"{UNCALLABLE}AttributeError: type object 'Plain' has no attribute 'train_mini_batch'"
     for left_out, status in ((set(), Status.PASS), ({"mini_batches"}, Status.UNSUPPORTED)):
