@@ -38,7 +38,8 @@ _WITHOUT_EFFECT = {
 @click.option(
     "--fresh",
     is_flag=True,
-    help="Run the named checks again even if they have stored outcomes; without --check, all.",
+    help="Run the named checks again even if they have stored outcomes, and failed checks that they depend"
+    " on; without --check, all.",
 )
 @click.option(
     "--keep-going", is_flag=True, help="Also run more expensive tiers of cells that failed a cheaper tier."

@@ -116,6 +116,8 @@ class _Run:
         self._observer_alive = True
         self._cells = _cells_by_key(plan)
         known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
+        for key in _failed_needs(plan, policy.rerun, known, judge):
+            del known[key]
         for key, outcome in list(known.items()):
             check = plan.tasks[key].check
             reason = (
@@ -399,3 +401,19 @@ def failed_in_previous_run(
         if previous_key in outcomes
         and judge(plan.tasks[key].check, outcomes[previous_key]).status is Status.FAIL
     )
+
+
+def _failed_needs(
+    plan: Plan, rerun: Collection[str], known: Mapping[str, Outcome], judge: Judge
+) -> frozenset[str]:
+    """The keys of tasks with a stored outcome that block a task that is to run again."""
+    failed, seen, pending = set[str](), set[str](), [key for key in rerun if key in plan.tasks]
+    while pending:
+        for need in plan.tasks[pending.pop()].needs:
+            if need in seen:
+                continue
+            seen.add(need)
+            pending.append(need)
+            if need in known and judge(plan.tasks[need].check, known[need]).status is not Status.PASS:
+                failed.add(need)
+    return frozenset(failed)

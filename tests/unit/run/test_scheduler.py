@@ -414,6 +414,18 @@ def test_rerun_ignores_what_is_stored(ledger: Ledger) -> None:
     assert names(executor) == ["lint"]
 
 
+def test_rerun_of_a_blocked_task_tries_what_blocked_it(ledger: Ledger) -> None:
+    """Its command to reproduce it would otherwise say again that it is blocked, whatever was mended."""
+    go(CELL, ledger, FakeExecutor(answers={environment.key: [fails]}))
+    again = FakeExecutor()
+    go(CELL, ledger, again)
+    assert again.started == []
+    executor = FakeExecutor()
+    result = go(CELL, ledger, executor, policy=RunPolicy(rerun={loss.key}))
+    assert names(executor) == ["environment", "loss"]
+    assert statuses(result)["loss"] is Status.PASS
+
+
 def test_stopping_records_what_ran_and_the_next_run_resumes(ledger: Ledger) -> None:
     executor = FakeExecutor(slots=2)
     told: list[RunEvent] = []
