@@ -79,10 +79,11 @@ LAYOUTS = (
 """Only data-parallel; with Ulysses, where neighbours have the same rows; and with a pipeline, whose last
 stage returns results."""
 
-SPLIT, JOINED, SETTINGS_JOINED, NESTED_SPLIT, NESTED_JOINED, REPEATED, FILLED, CUT = (
+SPLIT, JOINED, SETTINGS_JOINED, METRICS_JOINED, NESTED_SPLIT, NESTED_JOINED, REPEATED, FILLED, CUT = (
     "rows of parts",
     "rows joined",
     "settings joined",
+    "metrics joined",
     "rows of nested parts",
     "rows joined, nested",
     "rows repeated",
@@ -92,8 +93,8 @@ SPLIT, JOINED, SETTINGS_JOINED, NESTED_SPLIT, NESTED_JOINED, REPEATED, FILLED, C
 """A batch without ranks: split into four parts, joined again, each row repeated for the outputs of its
 prompt, and filled up with any rows to a number that can be divided, and cut again."""
 
-SETTING = "setting"
-"""What every part of a padded batch has besides rows."""
+SETTING, METRIC = "setting", "mfu"
+"""What every part of a padded batch has besides rows: the same setting, and a metric of its own."""
 
 PARTS = 4
 DIVISORS = (ROWS // 2, 3, 2 * ROWS + 4)
@@ -107,6 +108,7 @@ def dispatched_rows(*, legacy: bool) -> dict[str, NDArray[np.int64]]:
         SPLIT: parts,
         JOINED: every,
         SETTINGS_JOINED: np.array(1),
+        METRICS_JOINED: np.arange(0, ROWS, ROWS // PARTS),
         **({} if legacy else {NESTED_SPLIT: parts, NESTED_JOINED: every}),
         REPEATED: np.repeat(np.arange(ROWS), GROUP),
         FILLED: np.concatenate([_filled(-(-ROWS // one) * one) for one in DIVISORS]),
@@ -222,8 +224,10 @@ class RankDispatch:
             whole = rows_of(self._output(range(ROWS), padded=padded))
             self.note(whole_name, np.array(found_rows(joined, whole)))
             if padded:
-                self.at(join, SETTINGS_JOINED)
-                self.note(SETTINGS_JOINED, np.int64(settings_of(joined).get(SETTING) == SETTING))
+                self.at(join, SETTINGS_JOINED, METRICS_JOINED)
+                settings: Mapping[str, Any] = settings_of(joined)
+                self.note(SETTINGS_JOINED, np.int64(settings.get(SETTING) == SETTING))
+                self.note(METRICS_JOINED, np.sort(np.ravel(settings.get("metrics", {}).get(METRIC, []))))
 
     def _repeat_and_pad(self) -> None:
         """Record the rows of a batch with several outputs for each prompt, and of one that is made divisible
@@ -336,7 +340,7 @@ class RankDispatch:
             own = torch.stack([one[:3] for one in values])[list(rows)]
             tensors = {"old_log_probs": own, "entropys": -own} if len(rows) else {}
             return type(self.padded).from_single_dict(
-                tensors, meta_info={SETTING: SETTING, "metrics": {"mfu": [0.0]}}
+                tensors, meta_info={SETTING: SETTING, "metrics": {METRIC: [float(min(rows, default=0))]}}
             )
         own = [values[row] for row in rows]
         fields = {
@@ -345,7 +349,7 @@ class RankDispatch:
             if own
         }
         utilities: Any = import_module(UTILITIES)
-        return utilities.get_tensordict(tensor_dict=fields, non_tensor_dict={"metrics": {"mfu": 0.0}})
+        return utilities.get_tensordict(tensor_dict=fields, non_tensor_dict={"metrics": {METRIC: 0.0}})
 
 
 @contextmanager
