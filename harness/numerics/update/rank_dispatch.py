@@ -71,13 +71,14 @@ class RankLayout:
 
 LAYOUTS = (
     RankLayout(name="4 ranks", data_ranks=(0, 1, 2, 3), returning=(True,) * 4),
+    RankLayout(name="2 ranks", data_ranks=(0, 1), returning=(True,) * 2),
     RankLayout(
         name="2 pairs that divide tokens", data_ranks=(0, 0, 1, 1), returning=(True, False, True, False)
     ),
     RankLayout(name="2 stages of 2 ranks", data_ranks=(0, 1, 0, 1), returning=(False, False, True, True)),
 )
-"""Only data-parallel; with Ulysses, where neighbours have the same rows; and with a pipeline, whose last
-stage returns results."""
+"""Only data-parallel, with two or four rows for each rank; with Ulysses, where neighbours have the same rows;
+and with a pipeline, whose last stage returns results."""
 
 SPLIT, JOINED, SETTINGS_JOINED, METRICS_JOINED, NESTED_SPLIT, NESTED_JOINED, REPEATED, FILLED, CUT = (
     "rows of parts",
