@@ -212,7 +212,8 @@ class _SuiteRun:
             *("--work", str(list_file), "--report", str(report)),
             # The simulated device counts its cards when the program starts, before the work list is read.
             env={SIMULATED_CARDS: str(suite.cards)},
-            timeout=PROGRAM_BUDGET_S + suite.file_seconds + 120.0,
+            # Tests that need much memory run alone when the other files have ended.
+            timeout=PROGRAM_BUDGET_S + (2.0 + work.workers) * suite.file_seconds + 120.0,
             on_cpu=suite.device == "cpu",
         )
 

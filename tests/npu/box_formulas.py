@@ -195,6 +195,24 @@ def _kept(drawn: Drawn) -> Pairs:
     yield count, torch.tensor([3])
 
 
+def _best(drawn: Drawn) -> Pairs:
+    """Boxes in the order of their scores, without those that a better one overlaps by more than a quarter."""
+    boxes, scores = _drawn(drawn, 12), drawn.rand(12)
+    chosen: list[int] = []
+    for index in scores.argsort(descending=True).tolist():
+        if scores[index] <= 0.2 or len(chosen) == 5:
+            continue
+        shared = [_areas(boxes[index], boxes[one]) for one in chosen]
+        if all(inter <= 0.25 * (first + second - inter) for inter, first, second, _ in shared):
+            chosen.append(index)
+    swapped = boxes[:, [2, 1, 0, 3]]
+    for given in (boxes, swapped):
+        limits = (drawn.placed(torch.tensor(value)) for value in (0.25, 0.2))
+        found, count = torch_npu.npu_nms_v4(drawn.placed(given), drawn.placed(scores), 5, *limits)
+        yield found, torch.tensor(chosen + [0] * (5 - len(chosen)))
+        yield count, torch.tensor(len(chosen))
+
+
 def _overlaps(
     name: str, pair: Pair, *, has_gradient: bool = True
 ) -> tuple[tuple[str, ...], Callable[[Drawn], Pairs]]:
@@ -218,5 +236,6 @@ BOXES: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torch
     "anchors": (("npu::npu_anchor_response_flags",), _flags, FP32),
     "rotated boxes": (("npu::npu_rotated_overlaps", "npu::npu_rotated_iou"), _rotated, FP32),
     "kept boxes": (("npu::npu_nms_rotated",), _kept, FP32),
+    "best boxes": (("npu::npu_nms_v4",), _best, FP32),
     "regions": (("npu::npu_roi_align", "npu::npu_roi_alignbk"), _regions, FP32),
 }

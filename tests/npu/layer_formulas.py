@@ -383,6 +383,93 @@ def _batch_statistics(drawn: Drawn) -> Pairs:
         yield kept, (1 - momentum) * before + momentum * new
 
 
+def _cell(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, h: torch.Tensor, c: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch's own cell. weight: those of the input above those of the state, both transposed."""
+    features = x.shape[-1]
+    inputs, recurrent = weight[:features].T, weight[features:].T
+    return torch.lstm_cell(x, (h, c), inputs, recurrent, bias, torch.zeros_like(bias))
+
+
+def _recurrent(drawn: Drawn, *, packed: bool, reverse: bool) -> Pairs:
+    """One layer of an LSTM. A packed sequence keeps its padding, in which y is 0 and the states stay."""
+    steps, sequences, features, hidden = drawn.size(2, 4), 3, drawn.size(2, 4), drawn.size(3, 5)
+    lengths = torch.tensor([steps, max(steps - 1, 1), 1]) if packed else torch.full((3,), steps)
+    valid = torch.arange(steps).view(-1, 1, 1) < lengths.view(1, -1, 1)
+    mask = valid.expand(steps, sequences, hidden).half()
+    options: tuple[Any, ...] = (True, 1, 0.0, True, False, False, packed, reverse)
+
+    def formula(
+        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, h: torch.Tensor, c: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        outputs, state, memory = {}, h[0], c[0]
+        for step in reversed(range(steps)) if reverse else range(steps):
+            new, cell = _cell(x[step], weight, bias, state, memory)
+            outputs[step] = torch.where(valid[step], new, 0)
+            state, memory = torch.where(valid[step], new, state), torch.where(valid[step], cell, memory)
+        y = torch.stack([outputs[step] for step in range(steps)])
+        return (y,) if reverse else (y, state, memory)
+
+    def device(
+        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, h: torch.Tensor, c: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        given = (weight, bias, drawn.placed(mask), h, c, *options)
+        if packed:
+            y, states, cells, *_ = npu.npu_lstm_data(x, valid.sum(1).flatten(), *given)
+        else:
+            y, states, cells, *_ = npu.npu_lstm(x, *given)
+        return (y,) if reverse else (y, states[-1], cells[-1])
+
+    shapes = (
+        (steps, sequences, features),
+        (features + hidden, 4 * hidden),
+        (4 * hidden,),
+        *((1, sequences, hidden),) * 2,
+    )
+    yield from _with_gradients(drawn, device, formula, *(drawn.normal(*shape) for shape in shapes))
+
+
+def _recurrent_cell(drawn: Drawn) -> Pairs:
+    sequences, features, hidden = drawn.size(2, 4), drawn.size(2, 4), drawn.size(3, 5)
+
+    def formula(
+        x: torch.Tensor,
+        inputs: torch.Tensor,
+        recurrent: torch.Tensor,
+        h: torch.Tensor,
+        c: torch.Tensor,
+        *b: Any,
+    ) -> tuple[torch.Tensor, ...]:
+        state, cell = torch.lstm_cell(x, (h, c), inputs.T, recurrent.T, *b)
+        return state[None], state, cell
+
+    def device(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(npu.npu_lstm_cell(*given)[:3])
+
+    shapes = (
+        (sequences, features),
+        (features, 4 * hidden),
+        (hidden, 4 * hidden),
+        *((sequences, hidden),) * 2,
+        *((4 * hidden,),) * 2,
+    )
+    yield from _with_gradients(drawn, device, formula, *(drawn.normal(*shape) for shape in shapes))
+
+
+def _softmax_with_dropout(drawn: Drawn) -> Pairs:
+    """Without dropout, whose mask is random. The gradient of the second tensor is what torch_npu was given."""
+    x, added = (drawn.normal(2, 3, 5) for _ in range(2))
+    leaf, placed = x.clone().requires_grad_(), drawn.placed(x).requires_grad_()
+    expected = torch.softmax(added + 0.5 * leaf, -1)
+    mask, found, dropped = npu.npu_dropout_with_add_softmax(placed, drawn.placed(added), 0.5, 0.0, -1)
+    yield mask, (torch.arange(128) < x.numel()).long()
+    yield from ((one.detach(), expected.detach()) for one in (found, dropped))
+    weights = drawn.normal(*x.shape)
+    (of_device,) = torch.autograd.grad(dropped, placed, drawn.placed(weights))
+    yield of_device, torch.autograd.grad(expected, leaf, weights)[0]
+
+
 LAYERS: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torch.dtype, ...]]] = {
     "batch statistics": (
         ("npu::batch_norm_reduce", "npu::batch_norm_gather_stats_update"),
@@ -454,5 +541,21 @@ LAYERS: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torc
         ("npu::npu_chunk_gated_delta_rule",),
         partial(_linear_attention, chunked=True),
         BOTH,
+    ),
+    **{
+        f"recurrent layer, {'packed' if packed else 'dense'}{', backwards' if reverse else ''}": (
+            ("npu::npu_lstm_data", "npu::npu_lstm_data_backward")
+            if packed
+            else ("npu::npu_lstm", "npu::npu_lstm_backward"),
+            partial(_recurrent, packed=packed, reverse=reverse),
+            FP32,
+        )
+        for packed, reverse in ((False, False), (True, False), (True, True))
+    },
+    "recurrent cell": (("npu::npu_lstm_cell", "npu::npu_lstm_cell_backward"), _recurrent_cell, FP32),
+    "softmax of a sum with dropout": (
+        ("npu::npu_dropout_with_add_softmax", "npu::npu_dropout_with_add_softmax_backward"),
+        _softmax_with_dropout,
+        FP32,
     ),
 }

@@ -370,6 +370,31 @@ def _named(*names: str) -> tuple[str, ...]:
     return tuple(f"npu::{name}" for name in names)
 
 
+def _int8_range(drawn: Drawn) -> Pairs:
+    """The scale with the least squared error, tried one after the other."""
+    x = drawn.normal(4, 8)
+    low, high = x.min(), x.max()
+    counts = torch.histc(x, 16, float(low), float(high)).cumsum(0)
+    bounds = [(counts / x.numel() < share).sum() / 16 * (high - low) + low for share in (1 - 0.99, 0.99)]
+    for with_offset in (False, True):
+        best: tuple[float, torch.Tensor, torch.Tensor] | None = None
+        for factor in torch.arange(0.7, 1.3, 0.1).double():
+            if with_offset:
+                lower, upper = bounds[0].clamp(max=0), bounds[1].clamp(min=0) * factor
+                scale = (upper - lower) / 255
+                offset = -(torch.round(lower / scale) + 128)
+            else:
+                scale, offset = max(bound.abs() for bound in bounds) * factor / 127, torch.zeros(())
+            numbers = (torch.round(x / scale) + offset).clamp(-128, 127)
+            error = float(((numbers - offset) * scale - x).square().sum())
+            if best is None or error < best[0]:
+                best = (error, scale, offset)
+        assert best is not None
+        given = (drawn.placed(one) for one in (x, low.view(1), high.view(1), counts.int()))
+        found = torch.ops.npu.npu_ifmr(*given, 0.99, 0.99, 0.7, 1.3, 0.1, with_offset)
+        yield from zip(found, (one.view(1).double() for one in best[1:]), strict=True)
+
+
 FORMULAS: tuple[tuple[tuple[str, ...], Formula], ...] = (
     (_named("npu_add_layer_norm", "npu_add_layer_norm_backward"), _add_layer_norm),
     (_named("npu_deep_norm", "npu_deep_norm_backward"), _deep_norm),
@@ -424,6 +449,7 @@ FORMULAS: tuple[tuple[tuple[str, ...], Formula], ...] = (
         _named("npu_convolution_transpose", "npu_convolution_transpose_backward"),
         _convolution("npu_convolution_transpose", 2, True),
     ),
+    (_named("npu_ifmr"), _int8_range),
     (_named("npu_apply_adam.out"), _adam),
     (_named("npu_apply_adam_w.out"), _adam_w),
     (_named("fft_r2c_backward", "fft_c2r_backward"), _fourier),
@@ -438,6 +464,12 @@ FORMULAS: tuple[tuple[tuple[str, ...], Formula], ...] = (
 )
 
 NOT_SCALED = frozenset(
-    _named("npu_trans_quant_param", "fft_c2r_backward", "npu_anchor_response_flags", "npu_nms_rotated")
+    _named(
+        "npu_trans_quant_param",
+        "fft_c2r_backward",
+        "npu_anchor_response_flags",
+        "npu_nms_rotated",
+        "npu_nms_v4",
+    )
 )
 """Operators whose results are integers or complex numbers."""

@@ -120,6 +120,11 @@ def test_half_types_are_rounded_once(dtype: torch.dtype) -> None:
     own = torch._foreach_sub([x.to(NPU)], [y.to(NPU)], alpha=0.3)[0].cpu()
     expected = x - y * 0.3 if dtype is torch.float16 else (x.float() - 0.3 * y.float()).to(dtype)
     assert torch.equal(own, expected)
+    if dtype is torch.bfloat16:
+        own = torch._foreach_add([x.to(NPU)], [y.to(NPU)], alpha=0.3)[0].cpu()
+        assert torch.equal(own, (x.float() + 0.3 * y.float()).to(dtype))
+    weight = drawn(1, 2, 2, 3, dtype=dtype)
+    both(lambda a, b: torch._C._nn.slow_conv_transpose2d(a[None], b, [2, 3]), image, weight)
     both(lambda a: functional.interpolate(a, size=16, mode="linear"), image)
     rows = torch.arange(256) % 4
     both(
@@ -275,3 +280,102 @@ def test_slices_rows_and_caches_are_written_where_they_belong() -> None:
     assert torch.equal(rows[[2, 0]].cpu(), drawn(2, 3))
     # Releases before 2.10 refuse the size -1.
     assert torch.ops.npu.npu_slice(rows, [0, 1], [2, 2]).shape == (2, 2)
+
+
+@pytest.mark.parametrize("combine", ["mul", "div"])
+def test_combined_lists_of_float16_round_each_step(combine: str) -> None:
+    x, y, z = (drawn(64, dtype=torch.float16).roll(shift) for shift in (0, 3, 7))
+    product = y * z if combine == "mul" else y / z
+    expected = x + product * 0.3
+    lists = [[tensor.to(NPU)] for tensor in (x, y, z)]
+    operator = getattr(torch, f"_foreach_addc{combine}")
+    for scalars in (0.3, [0.3], torch.tensor([0.3], dtype=torch.float64)):
+        assert torch.equal(operator(*lists, scalars)[0].cpu(), expected)
+        changed = [x.to(NPU)]
+        getattr(torch, f"_foreach_addc{combine}_")(changed, *lists[1:], scalars)
+        assert torch.equal(changed[0].cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_softmax_between_half_types_and_float32(dtype: torch.dtype) -> None:
+    x = drawn(4, 8, dtype=dtype)
+    for name in ("_softmax", "_log_softmax"):
+        operator = getattr(torch.ops.aten, name)
+        found = operator(x.to(NPU), -1, True)
+        assert found.dtype is torch.float32
+        torch.testing.assert_close(found.cpu(), operator(x.float(), -1, False))
+        backward = getattr(torch.ops.aten, f"{name}_backward_data")
+        grad, output = drawn(4, 8), operator(x.float(), -1, False)
+        result = backward(grad.to(NPU), output.to(NPU), -1, dtype)
+        assert torch.equal(result.cpu(), backward(grad, output, -1, torch.float32).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("left", [True, False])
+def test_the_gradient_of_a_matrix_for_a_batch_is_one_product(dtype: torch.dtype, *, left: bool) -> None:
+    matrix, batch = drawn(7, 7, dtype=dtype), drawn(50, 7, 7, dtype=dtype) - 0.6
+    found = []
+    for device, kind in (("cpu", torch.float32), (NPU, dtype)):
+        one = matrix.to(device, kind).requires_grad_()
+        other = batch.to(device, kind)
+        (one @ other if left else other @ one).sum().backward()
+        assert one.grad is not None
+        found.append(one.grad.cpu().to(dtype))
+    torch.testing.assert_close(found[1], found[0], rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_classes_become_rows_of_the_type_of_the_classes() -> None:
+    for dtype in (torch.int32, torch.int64):
+        x = torch.tensor([[0, 2], [1, 3]], dtype=dtype)
+        found = functional.one_hot(x.to(NPU), 3).cpu()
+        assert found.dtype is dtype
+        assert found.tolist() == [[[1, 0, 0], [0, 0, 1]], [[0, 1, 0], [0, 0, 0]]]
+
+
+def test_packed_sequences_keep_their_padding() -> None:
+    """As in op-plugin's own tests: the data has all steps of all sequences."""
+    x, lengths = drawn(4, 3, 2), [4, 2, 1]
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x.to(NPU), lengths)
+    assert torch.equal(packed.data.cpu(), x.view(12, 2))
+    assert packed.batch_sizes.tolist() == [3, 2, 1, 1]
+    padded, found = torch.nn.utils.rnn.pad_packed_sequence(packed)
+    assert torch.equal(padded.cpu(), x)
+    assert found.tolist() == lengths
+
+
+@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (1, True), (2, False), (2, True)])
+def test_an_lstm_of_packed_sequences_equals_that_of_the_cpu(layers: int, *, bidirectional: bool) -> None:
+    torch.manual_seed(7)
+    model = torch.nn.LSTM(4, 3, layers, bidirectional=bidirectional)
+    x, found = drawn(5, 3, 4), []
+    for device in (torch.device("cpu"), NPU):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x.to(device), [5, 3, 1])
+        output, states = model.to(device)(packed)
+        found.append([torch.nn.utils.rnn.pad_packed_sequence(output)[0], *states])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
+
+
+def test_an_lstm_casts_its_weights_to_the_type_of_its_input() -> None:
+    cell = torch.nn.LSTMCell(4, 3)
+    x = drawn(2, 4)
+    expected = cell(x)
+    found = cell.to(NPU)(x.half().to(NPU))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype is torch.float16
+        torch.testing.assert_close(one.cpu().float(), other, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_batch_norm_without_training_has_statistics_of_each_channel(dtype: torch.dtype) -> None:
+    x, found = drawn(3, 2, 4, dtype=dtype), []
+    for device in (torch.device("cpu"), NPU):
+        model = torch.nn.BatchNorm1d(2).eval().to(device)
+        given = x.clone().to(device).requires_grad_()
+        model(given).square().sum().backward()
+        assert given.grad is not None
+        found.append(given.grad.cpu())
+    torch.testing.assert_close(found[1], found[0])
+    one, two = (torch.ones(2, device=NPU) for _ in range(2))
+    _, mean, deviation = torch.native_batch_norm(x.to(NPU), None, None, one, two, False, 0.1, 1e-5)
+    assert mean.shape == deviation.shape == (2,)

@@ -50,6 +50,8 @@ UNITS = {torch.float32: FP32_UNIT, torch.bfloat16: 2.0**-8}
 ROUNDINGS = 64
 # Their masks are random; `test_sim_strictness` tests what they have in common.
 DROPOUT = (
+    "_dropout_with_byte_mask",
+    "_dropout_with_byte_mask_backward",
     "_npu_dropout",
     "_npu_dropout_gen_mask.Tensor",
     "npu_dropout_backward",

@@ -246,6 +246,17 @@ def test_masks_of_dropout_are_bits_and_repeat_in_the_backward_pass() -> None:
     assert torch.equal(torch_npu._npu_dropout(x, 0.25)[1].cpu(), mask.cpu())
 
 
+def test_masks_of_bytes_repeat_in_the_backward_pass() -> None:
+    x = torch.ones(300, device=NPU, requires_grad=True)
+    result, mask = torch_npu._dropout_with_byte_mask(x, 0.25)
+    kept = mask.cpu().bool()
+    assert (mask.dtype, mask.shape) == (torch.uint8, x.shape)
+    assert 190 < int(kept.sum()) < 260
+    assert torch.equal(result.detach().cpu(), torch.where(kept, 1 / 0.75, 0.0))
+    result.sum().backward()
+    assert torch.equal(x.grad.cpu(), result.detach().cpu())
+
+
 def test_inactive_entries_of_routing_have_no_row() -> None:
     """The golden of op-plugin's test_npu_moe_init_routing_v2.py, written down for one case."""
     rows, numbers, counts, scales = torch_npu.npu_moe_init_routing_v2(

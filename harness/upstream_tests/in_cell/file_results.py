@@ -77,12 +77,14 @@ class FileToRun:
 class FileLimits:
     """Limits in seconds for a test and for a file, in bytes for the processes of a file together.
 
-    restarts: how often a file goes on after a test that ended its process.
+    alone_bytes: the limit for a test that runs alone because it exceeded `memory_bytes`; 0: what the machine
+    has left. restarts: how often a file goes on after a test that ended its process.
     """
 
     test_s: float = 120.0
     file_s: float = 900.0
     memory_bytes: int = 6 << 30
+    alone_bytes: int = 0
     restarts: int = 20
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 PROC = Path("/proc")
 _SESSION_FIELD = 3
+#: Of the memory that is left, what a process that runs alone may use.
+_SHARE = 0.8
+_CONTAINER = Path("/sys/fs/cgroup")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -23,6 +26,21 @@ def session_members(session: int) -> Iterator[int]:
 def memory_of_session(session: int) -> int:
     """The resident memory of its processes in bytes. Memory that they share counts several times."""
     return sum(_resident(process) for process in session_members(session))
+
+
+def memory_left(proc: Path = PROC, container: Path = _CONTAINER) -> int:
+    """The memory in bytes that a process may use beside those that run now; 0 if it is not known."""
+    try:
+        lines = (proc / "meminfo").read_text(encoding="utf-8").splitlines()
+        left = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return 0
+    with contextlib.suppress(OSError, ValueError):
+        limit, used = (
+            int((container / name).read_text(encoding="utf-8")) for name in ("memory.max", "memory.current")
+        )
+        left = min(left, limit - used)
+    return int(left * _SHARE)
 
 
 def end_session(session: int) -> None:

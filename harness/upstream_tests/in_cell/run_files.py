@@ -5,8 +5,9 @@
 Runs inside the cell. torch, and on a device torch_npu, are imported once; then each file gets a forked
 process, in which the device is not initialised yet. A test that crashes, hangs or exceeds the memory limit
 ends its process. The failure is recorded with this test, and another process goes on with the next test of
-the file. The result of a file is written when the file ends, so that an interrupted run loses only the files
-that were running. Exit code 0 whatever fails.
+the file. A test that exceeds the memory limit while other files may run, runs again alone, with the memory
+that the machine has left. The result of a file is written when the file ends, so that an interrupted run
+loses only the files that were running. Exit code 0 whatever fails.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from harness.evidence import DeviceFacts, read_device_facts
 from harness.serialisation import to_json
 from harness.upstream_tests.in_cell.file_results import (
     Ended,
+    FileLimits,
     FileResult,
     FilesToRun,
     FileToRun,
@@ -41,7 +43,7 @@ from harness.upstream_tests.in_cell.file_results import (
     TestResult,
     files_to_run,
 )
-from harness.upstream_tests.in_cell.process_tree import end_session, memory_of_session
+from harness.upstream_tests.in_cell.process_tree import end_session, memory_left, memory_of_session
 from harness.upstream_tests.in_cell.record_plugin import MOST_DETAIL, RecordPlugin
 
 POLL_S = 0.05
@@ -56,7 +58,11 @@ _PARENT_DEATH = 1
 
 @dataclass
 class RunningFile:
-    """A file and the process that runs it now. record: the events of this process."""
+    """A file and the process that runs it now. record: the events of this process.
+
+    large: tests that exceeded the memory limit and are to run again. alone: the limit of memory when no other
+    file runs, 0 before that.
+    """
 
     file: FileToRun
     folder: Path
@@ -74,6 +80,8 @@ class RunningFile:
     finished: bool = False
     ending: Ended | None = None
     aborted: float = 0.0
+    large: list[str] = field(default_factory=list)
+    alone: int = 0
 
 
 class FileRuns:
@@ -83,6 +91,7 @@ class FileRuns:
         self.work = work
         self.out = Path(work.out)
         self.running: list[RunningFile] = []
+        self.large: list[RunningFile] = []
         self.finished: list[str] = []
         self.polls = 0
 
@@ -90,8 +99,16 @@ class FileRuns:
         """Run the files until all have ended, or the time for starting files is over."""
         queue = list(self.work.files)
         deadline = time.monotonic() + self.work.budget_s
-        while queue or self.running:
-            while queue and len(self.running) < self.work.workers and time.monotonic() < deadline:
+        while queue or self.running or self.large:
+            if self.large and not self.running:
+                self._run_alone(self.large.pop())
+            while (
+                queue
+                and not self.large
+                and not any(one.alone for one in self.running)
+                and len(self.running) < self.work.workers
+                and time.monotonic() < deadline
+            ):
                 self.running.append(self._begin(queue.pop(0)))
             if not self.running:
                 return
@@ -109,6 +126,13 @@ class FileRuns:
         one = RunningFile(file=file, folder=folder, started=time.monotonic(), record=record)
         self._start_process(one)
         return one
+
+    def _run_alone(self, one: RunningFile) -> None:
+        """Run the tests of a file that exceeded the limit; no other file runs now."""
+        one.left, one.large, one.started = one.large, [], time.monotonic()
+        one.alone = max(self.work.limits.alone_bytes or memory_left(), self.work.limits.memory_bytes)
+        self.running.append(one)
+        self._start_process(one)
 
     def _log_of(self, file: FileToRun) -> Path:
         return self.out / f"{file.key}.log"
@@ -164,7 +188,7 @@ class FileRuns:
             # Python prints the stack of each thread, which names the line that hangs.
             with contextlib.suppress(OSError):
                 os.kill(one.process, signal.SIGABRT)
-        elif self.polls % POLLS_PER_MEMORY == 0 and memory_of_session(one.process) > limits.memory_bytes:
+        elif self.polls % POLLS_PER_MEMORY == 0 and memory_of_session(one.process) > _memory_of(one, limits):
             one.ending = Ended.MEMORY
             end_session(one.process)
 
@@ -175,8 +199,13 @@ class FileRuns:
         why = _why_ended(one, status, self.work)
         ended = one.ending or Ended.CRASHED
         detail = _tail(self._log_of(one.file))
-        left = [name for name in one.left or one.collected if name not in one.results]
-        if one.current:
+        left = [
+            name for name in one.left or one.collected if name not in one.results and name not in one.large
+        ]
+        if one.current and ended is Ended.MEMORY and not one.alone:
+            one.large.append(one.current)
+            left = [name for name in left if name != one.current]
+        elif one.current:
             seconds = time.monotonic() - one.since
             one.results[one.current] = TestResult(
                 id=one.current, ended=ended, seconds=seconds, message=why, detail=detail
@@ -200,6 +229,9 @@ class FileRuns:
 
     def _file_ended(self, one: RunningFile) -> None:
         self.running.remove(one)
+        if one.large:
+            self.large.append(one)
+            return
         shutil.rmtree(one.folder, ignore_errors=True)
         one.record.unlink(missing_ok=True)
         lost = [name for name in one.collected if name not in one.results]
@@ -251,9 +283,13 @@ def _take_event(one: RunningFile, event: dict[str, Any]) -> None:
         one.finished, one.since = True, time.monotonic()
 
 
+def _memory_of(one: RunningFile, limits: FileLimits) -> int:
+    return one.alone or limits.memory_bytes
+
+
 def _why_ended(one: RunningFile, status: int, work: FilesToRun) -> str:
     if one.ending is Ended.MEMORY:
-        return f"its processes exceeded the memory limit of {work.limits.memory_bytes >> 20} MiB"
+        return f"its processes exceeded the memory limit of {_memory_of(one, work.limits) >> 20} MiB"
     if one.ending is Ended.HUNG:
         over_file = time.monotonic() - one.started > work.limits.file_s
         limit = work.limits.file_s if over_file else work.limits.test_s

@@ -10,6 +10,7 @@ from typing import Any
 from harness.package import IMPORT_ROOT
 from harness.serialisation import to_json
 from harness.upstream_tests.in_cell.file_results import FileLimits, FilesToRun, FileToRun
+from harness.upstream_tests.in_cell.process_tree import memory_left
 
 MIXED = """
 import os, signal, time, unittest
@@ -71,6 +72,23 @@ kept = []
 def test_memory():
     while True:
         kept.append(bytearray(8 << 20))
+"""
+
+LARGE = """
+import time
+
+
+def test_before():
+    pass
+
+
+def test_large():
+    kept = bytearray(700 << 20)
+    time.sleep(3)
+
+
+def test_after():
+    pass
 """
 
 
@@ -175,7 +193,27 @@ def test_a_file_that_exceeds_its_limit_says_which_tests_were_not_reached(tmp_pat
 
 
 def test_memory_beyond_the_limit_is_the_failure_of_the_test(tmp_path: Path) -> None:
-    limits = FileLimits(test_s=60, file_s=60, memory_bytes=400 << 20)
+    limits = FileLimits(test_s=60, file_s=60, memory_bytes=400 << 20, alone_bytes=400 << 20)
     result = run_files(tmp_path, {"suite/test_greedy.py": GREEDY}, limits)["test_greedy"]
     assert ends(result) == {"test_memory": "memory"}
+    assert result["processes"] == 2
     assert "memory limit of 400 MiB" in result["tests"][0]["message"]
+
+
+def test_a_test_that_exceeds_the_limit_beside_others_runs_again_alone(tmp_path: Path) -> None:
+    limits = FileLimits(test_s=60, file_s=60, memory_bytes=400 << 20, alone_bytes=4 << 30)
+    results = run_files(tmp_path, {"suite/test_large.py": LARGE, "suite/test_other.py": LARGE}, limits)
+    passed = dict.fromkeys(("test_before", "test_large", "test_after"), "passed")
+    assert [ends(results[name]) for name in ("test_large", "test_other")] == [passed, passed]
+    assert [results[name]["processes"] for name in ("test_large", "test_other")] == [3, 3]
+
+
+def test_the_memory_that_is_left_is_that_of_the_machine_or_of_its_container(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 2000 kB\nMemAvailable: 1000 kB\n", encoding="utf-8")
+    assert memory_left(tmp_path, tmp_path) == 819_200
+    (tmp_path / "memory.max").write_text("600000\n", encoding="utf-8")
+    (tmp_path / "memory.current").write_text("100000\n", encoding="utf-8")
+    assert memory_left(tmp_path, tmp_path) == 400_000
+    (tmp_path / "memory.max").write_text("max\n", encoding="utf-8")
+    assert memory_left(tmp_path, tmp_path) == 819_200
+    assert memory_left(tmp_path / "absent", tmp_path) == 0

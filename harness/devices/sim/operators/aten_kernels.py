@@ -100,12 +100,15 @@ _REFERENCES: Mapping[str, Callable[..., Any]] = {
     "addmm.dtype_out": writing(device_kernels.addmm_as),
     "baddbmm.dtype": device_kernels.addmm_as,
     "baddbmm.dtype_out": writing(device_kernels.addmm_as),
+    "native_batch_norm": device_kernels.native_batch_norm,
     "batch_norm_stats": device_kernels.batch_norm_stats,
     "batch_norm_gather_stats_with_counts": device_kernels.batch_norm_gather_stats_with_counts,
     "batch_norm_elemt": device_kernels.batch_norm_elemt,
     "batch_norm_elemt.out": writing(device_kernels.batch_norm_elemt),
     "batch_norm_backward_reduce": device_kernels.batch_norm_backward_reduce,
     "batch_norm_backward_elemt": device_kernels.batch_norm_backward_elemt,
+    # Unlike the CPU's, a packed sequence keeps its padding.
+    "_pack_padded_sequence": recurrent.pack_padded_sequence,
     "_thnn_fused_lstm_cell": recurrent.lstm_cell,
     "_thnn_fused_lstm_cell_backward_impl": recurrent.lstm_cell_backward,
 }
@@ -158,9 +161,13 @@ def install_aten(library: Any, machine: Machine) -> None:
 # It is part of what is tested, so it stays.
 _OWN_FORMULAS = frozenset(
     {
+        "_pad_packed_sequence",
         "contiguous",
         "kl_div",
         "l1_loss",
+        "lstm.data",
+        "lstm.input",
+        "lstm_cell",
         "matmul",
         "matmul.out",
     }
@@ -206,9 +213,9 @@ def _dropout_in_place(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
 
 
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    classes = num_classes if num_classes >= 0 else int(x.max()) + 1
-    zeros = torch.zeros((*x.shape, classes), dtype=torch.int64, device=x.device)
-    return zeros.scatter_(-1, x.unsqueeze(-1), 1)
+    """In the type of x, unlike torch's. A class that is not among them has no 1."""
+    classes = num_classes if num_classes >= 0 else max(int(x.max()) + 1, 1)
+    return (x.unsqueeze(-1) == torch.arange(classes, device=x.device)).to(x.dtype)
 
 
 # torch_npu computes these with kernels that it calls directly, without the dispatcher. From 2.10 on it

@@ -23,6 +23,8 @@ _NEEDS_LONG = re.compile(
 _NEEDS_TENSOR = "Expected a value of type 'Tensor' for argument"
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _CANNOT_GROW = "storage that is not resizable"
+_NO_HALF_TO_FLOAT = "half to float conversion is not supported"
+_OF_SOFTMAX = frozenset({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data"})
 
 Compute = Callable[..., Any]
 
@@ -35,9 +37,12 @@ def compute_otherwise(
     Half types that the CPU lacks are computed in float32 and rounded. int32 indices and classes become int64.
     Python scalars become tensors where the schema has tensors.
     out= tensors whose memory is too small are replaced in `values` or `named` by tensors that can grow.
+    A softmax of a half type in float32 is a conversion of its own.
     """
     text = str(error)
     again = _retrying(plan, compute)
+    if _NO_HALF_TO_FLOAT in text:
+        return compute(values[0].float(), values[1], False, *values[3:], **named)
     if _CANNOT_GROW in text and plan.mutable:
         _let_grow(plan, values, named)
         return compute(*values, **named)
@@ -68,23 +73,41 @@ def _retrying(plan: OperatorPlan, compute: Compute) -> Compute:
 # the last place; a computation in float32 that is rounded once has half a unit.
 _ROUNDED_TWICE = re.compile(
     r"aten::(_?upsample_\w+|grid_sampler_\w+|_?adaptive_avg_pool\dd_backward|avg_pool\dd_backward"
-    r"|(reflection|replication)_pad\dd_backward|embedding_dense_backward|col2im|logit_?"
+    r"|(reflection|replication)_pad\dd_backward|embedding_dense_backward|logit_?"
     # Several operators on a CPU, one kernel of CANN (aclnn...) in op-plugin.
-    r"|binary_cross_entropy_with_logits|soft_margin_loss(_backward)?|smooth_l1_loss(_backward)?|huber_loss(_backward)?|logsumexp)"
+    r"|slow_conv\w+|nll_loss\w*|binary_cross_entropy_with_logits|soft_margin_loss(_backward)?|smooth_l1_loss(_backward)?|huber_loss(_backward)?|logsumexp)"
 )
 _WITH_ALPHA = re.compile(r"aten::(sub_?|rsub)")
 
 
-def _sub_of_lists(plan: OperatorPlan, compute: Compute) -> Compute:
-    """`compute` that rounds other * alpha to float16 first, and computes bfloat16 in float32.
+def _gradient_in_type(_plan: OperatorPlan, compute: Compute) -> Compute:
+    """The gradient of a softmax in the type that its input had, which the CPU does not always convert to."""
 
-    That is what op-plugin's own tests of _foreach_sub expect of an NPU.
+    def run(grad: Any, output: Any, dim: int, dtype: torch.dtype, **named: Any) -> Any:
+        if grad.dtype is dtype:
+            return compute(grad, output, dim, dtype, **named)
+        result = compute(grad, output, dim, grad.dtype).to(dtype)
+        for out in named.values():
+            return out.copy_(result)
+        return result
+
+    return run
+
+
+_OF_LISTS = re.compile(r"aten::_foreach_(add|sub)_?")
+
+
+def _with_alpha_of_lists(plan: OperatorPlan, compute: Compute) -> Compute:
+    """`compute` of bfloat16 in float32; differences of float16 round other * alpha first.
+
+    That is what op-plugin's own tests of _foreach_add and _foreach_sub expect of an NPU.
     """
+    rounds_first = "sub" in plan.name
 
     def run(tensors: Any, others: Any, alpha: float = 1) -> Any:
         if alpha == 1 or not tensors:
             return compute(tensors, others)
-        if tensors[0].dtype is torch.float16:
+        if rounds_first and tensors[0].dtype is torch.float16:
             return compute(tensors, [other * alpha for other in others])
         if tensors[0].dtype is torch.bfloat16:
             return _converted(plan, compute, (tensors, others), {"alpha": alpha}, _WIDER)
@@ -93,10 +116,43 @@ def _sub_of_lists(plan: OperatorPlan, compute: Compute) -> Compute:
     return run
 
 
+_COMBINED = re.compile(r"aten::_foreach_addc(mul|div)_?")
+
+
+def _rounding_each_step(plan: OperatorPlan, compute: Compute) -> Compute:
+    """`compute` that rounds a product or quotient of float16, then its scaled value, then the sum.
+
+    That is what op-plugin's own tests of _foreach_addcdiv expect of an NPU.
+    """
+    combine = torch.mul if "mul" in plan.name else torch.div
+
+    def run(tensors: Any, first: Any, second: Any, scalars: Any = 1, **named: Any) -> Any:
+        if not tensors or tensors[0].dtype is not torch.float16 or "out" in named:
+            return compute(tensors, first, second, scalars, **named)
+        given = named.get("value", scalars)
+        factors = given.tolist() if isinstance(given, torch.Tensor) else given
+        factors = factors if isinstance(factors, (list, tuple)) else [factors] * len(tensors)
+        results = [
+            one + combine(two, three) * factor
+            for one, two, three, factor in zip(tensors, first, second, factors, strict=True)
+        ]
+        if not plan.name.endswith("_"):
+            return results
+        for target, result in zip(tensors, results, strict=True):
+            target.copy_(result)
+        return None
+
+    return run
+
+
 def rounding_once(plan: OperatorPlan, compute: Compute) -> Compute:
     """`compute` in float32 for half types if the CPU kernel of this operator rounds more than the result."""
-    if plan.name in {"aten::_foreach_sub", "aten::_foreach_sub_"} and plan.overload == "List":
-        return _sub_of_lists(plan, compute)
+    if _OF_LISTS.fullmatch(plan.name) and plan.overload == "List":
+        return _with_alpha_of_lists(plan, compute)
+    if plan.name in _OF_SOFTMAX:
+        return _gradient_in_type(plan, compute)
+    if _COMBINED.fullmatch(plan.name):
+        return _rounding_each_step(plan, compute)
     with_alpha = bool(_WITH_ALPHA.fullmatch(plan.name))
     if not (with_alpha or _ROUNDED_TWICE.fullmatch(plan.name)):
         return compute

@@ -28,6 +28,9 @@ MIXED_DEVICES = frozenset(
         "aten::_pack_padded_sequence",
         "npu::npu_fusion_attention_v3",
         "npu::npu_fusion_attention_grad_v3",
+        # The number of sequences of each step is on the host.
+        "npu::npu_lstm_data",
+        "npu::npu_lstm_data_backward",
         "aten::_pad_packed_sequence",
         "aten::tensor_split.tensor_indices_or_sections",
         # Attention of serving engines takes sequence lengths from the host.
@@ -52,6 +55,9 @@ _RANDOM = frozenset({"npu::_npu_dropout", "npu::npu_dropout_gen_mask"})
 
 # The lengths of a packed sequence; seed and offset of dropout, which the gradient takes on the host.
 _ON_HOST = {"aten::_pack_padded_sequence": (1,), "npu::npu_fusion_attention_v3": (4, 5)}
+
+# Tensors that have to be on the host, which torch_npu itself verifies: scalars of operators of lists.
+_HOST_ARGUMENTS = frozenset({"scalars"})
 
 _WAITING_TAGS = frozenset({"dynamic_output_shape", "data_dependent_output"})
 
@@ -105,10 +111,12 @@ def plan_of(operator: Any, schema: Any) -> OperatorPlan:
     """The plan of an OpOverload with its FunctionSchema."""
     arguments = list(enumerate(schema.arguments))
     kinds = {position: str(argument.type) for position, argument in arguments}
-    tensors = tuple(
-        (position, "List[" in kinds[position]) for position, _ in arguments if "Tensor" in kinds[position]
-    )
     names = {position: argument.name for position, argument in arguments}
+    tensors = tuple(
+        (position, "List[" in kinds[position])
+        for position, _ in arguments
+        if "Tensor" in kinds[position] and names[position] not in _HOST_ARGUMENTS
+    )
     written = {
         position: argument.alias_info.before_set
         for position, argument in arguments

@@ -206,3 +206,34 @@ def npu_yolo_boxes_encode(
     centres, true_sizes = _centre_and_size(wide(gt_bboxes))
     places = ((centres - anchors) / stride[:, None] + 0.5).clamp(smallest, 1 - smallest)
     return torch.cat([places, torch.log((true_sizes / sizes).clamp(min=smallest))], dim=1).to(self.dtype)
+
+
+def npu_nms_v4(
+    self: torch.Tensor,
+    scores: torch.Tensor,
+    max_output_size: int,
+    iou_threshold: torch.Tensor,
+    scores_threshold: torch.Tensor,
+    pad_to_max_output_size: bool = False,  # noqa: ARG001 - the result always has that size
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The boxes (n, 4) that no better one overlaps more than the threshold, the best first, and their number.
+
+    Any two opposite corners write a box. Places behind the chosen boxes are 0.
+    """
+    size, limit = int(max_output_size), float(iou_threshold)
+    boxes, found = wide(self), wide(scores)
+    low = torch.minimum(boxes[:, :2], boxes[:, 2:]).T
+    high = torch.maximum(boxes[:, :2], boxes[:, 2:]).T
+    areas = (high - low).prod(0)
+    left = torch.sort(found, descending=True, stable=True).indices
+    left = left[found[left] > float(scores_threshold)]
+    chosen: list[int] = []
+    while len(left) and len(chosen) < size:
+        best, left = int(left[0]), left[1:]
+        chosen.append(best)
+        sides = torch.minimum(high[:, left], high[:, [best]]) - torch.maximum(low[:, left], low[:, [best]])
+        inter = sides.clamp(0).prod(0)
+        left = left[inter <= limit * (areas[left] + areas[best] - inter)]
+    result = torch.zeros(size, dtype=torch.int32)
+    result[: len(chosen)] = torch.tensor(chosen, dtype=torch.int32)
+    return result, torch.tensor(len(chosen), dtype=torch.int32)

@@ -48,6 +48,25 @@ def conv_depthwise2d(
     )
 
 
+def native_batch_norm(
+    input: torch.Tensor,  # noqa: A002
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    """torch's own; without training, nothing is written to the statistics of a batch, one per channel."""
+    results: tuple[torch.Tensor, ...] = torch.ops.aten.native_batch_norm(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+    if training:
+        return results
+    return (results[0], *(one.new_full((input.shape[1],), torch.nan) for one in results[1:]))
+
+
 def batch_norm_stats(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: A002
     """Mean and 1/std of each channel, in float32."""
     x, dims = wide(input), _other_dims(input)

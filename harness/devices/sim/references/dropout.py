@@ -44,6 +44,43 @@ def npu_dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float
     return _scaled(grad_output, kept_elements(mask, grad_output.shape), p)
 
 
+def dropout_with_byte_mask(self: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Like `dropout_with_mask`, with a mask that has a byte for each element."""
+    kept = _kept(self.shape, p)
+    return _scaled(self, kept, p), kept.to(torch.uint8)
+
+
+def dropout_with_byte_mask_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
+    """Gradient for the input of `dropout_with_byte_mask`."""
+    return _scaled(grad_output, mask.bool(), p)
+
+
+def npu_dropout_with_add_softmax(
+    self: torch.Tensor, x1: torch.Tensor, alpha: float, prob: float, dim: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The mask, softmax(x1 + alpha * self), and the latter with dropout. The mask is padded to 128 bytes."""
+    kept = _kept(x1.shape, prob)
+    mask = torch.zeros(-(-x1.numel() // _ALIGNED_BITS) * _ALIGNED_BITS, dtype=torch.uint8)
+    mask[: x1.numel()] = kept.flatten()
+    found = torch.softmax(wide(x1) + alpha * wide(self), dim).to(x1.dtype)
+    return mask, found, _scaled(found, kept, prob).to(self.dtype)
+
+
+def npu_dropout_with_add_softmax_backward(
+    grad: torch.Tensor,
+    mask: torch.Tensor,
+    softmax_out: torch.Tensor,
+    alpha: float,
+    prob: float,
+    dim: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient for `self`; for x1 torch_npu returns the gradient that it was given."""
+    kept = mask[: grad.numel()].view(grad.shape).bool()
+    weights, given = wide(softmax_out), wide(_scaled(grad, kept, prob))
+    found = alpha * weights * (given - (given * weights).sum(dim, keepdim=True))
+    return found.to(softmax_out.dtype), grad.clone()
+
+
 def npu_dropout_do_mask(
     input: torch.Tensor,  # noqa: A002
     mask: torch.Tensor,

@@ -14,24 +14,37 @@ def matmul_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients for both factors: aten::matmul_backward, which only torch_npu has for dense tensors.
 
-    A gradient is empty where `mask` is False. A vector counts as a row (left) or as a column (right).
+    A gradient is empty where `mask` is False. A vector counts as a row (left) or as a column (right). The
+    gradient of a matrix that every matrix of a batch was multiplied with is one product, as in torch_npu;
+    that of a batch of another shape is a sum of products.
     """
-    left = self.unsqueeze(0) if self.dim() == 1 else self
-    right = other.unsqueeze(1) if other.dim() == 1 else other
+    left = self.unsqueeze(0) if self.dim() == 1 else _without_ones(self)
+    right = other.unsqueeze(1) if other.dim() == 1 else _without_ones(other)
     if self.dim() == 1:
         grad = grad.unsqueeze(-2) if other.dim() > 1 else grad.reshape(1, 1)
     if other.dim() == 1 and self.dim() > 1:
         grad = grad.unsqueeze(-1)
     empty = self.new_empty(0)
-    for_left = (
-        (grad @ right.transpose(-1, -2)).sum_to_size(left.shape).reshape(self.shape) if mask[0] else empty
+    for_left = for_right = empty
+    if mask[0] and left.dim() == 2 and right.dim() > 2:
+        rows = grad.movedim(-2, 0).reshape(left.shape[0], -1)
+        for_left = rows @ right.transpose(-1, -2).reshape(-1, left.shape[1])
+    elif mask[0]:
+        for_left = (grad @ right.transpose(-1, -2)).sum_to_size(left.shape)
+    if mask[1] and right.dim() == 2 and left.dim() > 2:
+        for_right = left.reshape(-1, left.shape[-1]).T @ grad.reshape(-1, grad.shape[-1])
+    elif mask[1]:
+        for_right = (left.transpose(-1, -2) @ grad).sum_to_size(right.shape)
+    return (
+        for_left.reshape(self.shape) if mask[0] else empty,
+        for_right.reshape(other.shape) if mask[1] else empty.clone(),
     )
-    for_right = (
-        (left.transpose(-1, -2) @ grad).sum_to_size(right.shape).reshape(other.shape)
-        if mask[1]
-        else empty.clone()
-    )
-    return for_left, for_right
+
+
+def _without_ones(factor: torch.Tensor) -> torch.Tensor:
+    while factor.dim() > 2 and factor.shape[0] == 1:
+        factor = factor.squeeze(0)
+    return factor
 
 
 def matmul_double_backward(

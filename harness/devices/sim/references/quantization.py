@@ -431,3 +431,43 @@ def _packed_int4(values: torch.Tensor) -> torch.Tensor:
     places = 4 * torch.arange(_PACKED_INT4)
     packed = ((values.long() & 0xF).reshape(shape) << places).sum(-1)
     return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
+
+
+def npu_ifmr(
+    data: torch.Tensor,
+    data_min: torch.Tensor,
+    data_max: torch.Tensor,
+    cumsum: torch.Tensor,
+    min_percentile: float,
+    max_percentile: float,
+    search_start: float,
+    search_end: float,
+    search_step: float,
+    with_offset: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scale and offset of int8 with the least squared error, of some multiples of a clipped range.
+
+    cumsum: how many numbers the bins of equal width up to each one contain. The formula is that of
+    op-plugin's own test.
+    """
+    shares = wide(cumsum) / data.numel()
+    low, high, bins = wide(data_min), wide(data_max), cumsum.numel()
+    upper = (shares < max_percentile).sum() / bins * (high - low) + low
+    lower = (shares < 1 - min_percentile).sum() / bins * (high - low) + low
+    factors = torch.arange(search_start, search_end, search_step)
+    if with_offset:
+        lower, upper = lower.clamp(max=0), upper.clamp(min=0)
+        scales = (upper * factors - lower) / 255
+        scales = torch.where(scales < torch.finfo(torch.float32).eps, 1.0, scales)
+        offsets = -(torch.round(lower / scales) + 128)
+    else:
+        scales = torch.maximum(upper.abs(), lower.abs()) * factors / 127
+        offsets = torch.zeros_like(scales)
+    pairs = zip(scales, offsets, strict=True)
+    best = torch.stack([_squared_error(data, *pair) for pair in pairs]).argmin()
+    return scales[best].view(1).to(data_min.dtype), offsets[best].view(1).to(data_min.dtype)
+
+
+def _squared_error(data: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+    numbers = (torch.round(wide(data) / scale) + offset).clamp(-128, 127)
+    return ((numbers - offset) * scale - wide(data)).square().sum()
