@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from harness.compat.lint.environment_findings import environment_findings
 from harness.compat.lint.hydra_compose import VerlConfiguration
@@ -29,6 +30,9 @@ from harness.compat.lint.serving.server_findings import (
 from harness.errors import InputError, Location
 from harness.forked_pool import ForkedPool, fork_workers
 from harness.sources.tree import Tree
+
+Shared = TypeVar("Shared")
+Result = TypeVar("Result")
 
 PARALLEL_FROM = 4
 NOT_COMPARED = "the options of vLLM's server were not compared, because this is not known: "
@@ -186,19 +190,23 @@ class _ScriptSet:
     def results(self) -> list[LintResult]:
         """The findings of each script. Forked processes share what was read of verl for the first one."""
         first = [self.result(index) for index in range(len(self.scripts))[:1]]
-        others = range(1, len(self.scripts))
-        workers = fork_workers()
-        if len(others) < PARALLEL_FROM or workers == 1:
-            return first + list(map(self.result, others))
-        pool = ForkedPool(self, workers, collects=True)
-        try:
-            calls = [pool.submit(_ScriptSet.result, index) for index in others]
-            return first + [call.result() for call in calls]
-        except BrokenProcessPool:
-            # A process was killed, for instance because memory was short. One alone needs less.
-            return first + list(map(self.result, others))
-        finally:
-            pool.close()
+        return first + _of_each(self, _ScriptSet.result, range(1, len(self.scripts)))
+
+
+def _of_each(shared: Shared, function: Callable[[Shared, int], Result], indexes: range) -> list[Result]:
+    """`function(shared, index)` of each index, in several processes if there are enough of them."""
+    workers = fork_workers()
+    if len(indexes) < PARALLEL_FROM or workers == 1:
+        return [function(shared, index) for index in indexes]
+    pool = ForkedPool(shared, workers, collects=True)
+    try:
+        calls = [pool.submit(function, index) for index in indexes]
+        return [call.result() for call in calls]
+    except BrokenProcessPool:
+        # A process was killed, for instance because memory was short. One alone needs less.
+        return [function(shared, index) for index in indexes]
+    finally:
+        pool.close()
 
 
 def shell_scripts(folder: Path) -> list[Path]:
@@ -230,7 +238,8 @@ def starts_job(script: Path) -> bool:
 
 
 def _scripts_in(folder: Path) -> tuple[list[tuple[Path, LaunchScript]], list[ScriptNote]]:
-    scripts, notes = [], []
+    scripts: list[tuple[Path, LaunchScript]] = []
+    notes: list[ScriptNote] = []
     paths = shell_scripts(folder) if folder.is_dir() else [folder]
     if len(paths) > MAX_SCRIPTS:
         raise InputError(
@@ -239,16 +248,23 @@ def _scripts_in(folder: Path) -> tuple[list[tuple[Path, LaunchScript]], list[Scr
             why=f"at most {MAX_SCRIPTS:,} are read",
             fix="pass a smaller folder",
         )
-    for path in paths:
-        with suppress(NoJobError):
-            try:
-                scripts.append((path, read_script(path)))
-            except NoJobError:
-                raise
-            except InputError as error:
-                text = f"{path} is not read: {error.problems[0].what}"
-                notes.append(ScriptNote(line=0, text=text, unread=True))
+    for path, found in zip(paths, _of_each(paths, _read_one, range(len(paths))), strict=True):
+        if isinstance(found, ScriptNote):
+            notes.append(found)
+        elif found is not None:
+            scripts.append((path, found))
     return scripts, notes
+
+
+def _read_one(paths: Sequence[Path], index: int) -> LaunchScript | ScriptNote | None:
+    """A script, None if it starts no job, or that it cannot be read."""
+    try:
+        return read_script(paths[index])
+    except NoJobError:
+        return None
+    except InputError as error:
+        text = f"{paths[index]} is not read: {error.problems[0].what}"
+        return ScriptNote(line=0, text=text, unread=True)
 
 
 def _with_files(result: LintResult, path: Path) -> LintResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.compat.lint.dry_run.parallel_layout import Mesh
 from harness.compat.lint.dry_run.program_values import (
@@ -139,17 +139,27 @@ class Access:
 
     def attribute(self, holder: Value, name: str, node: ast.expr, scope: Scope) -> Value:
         """`holder.name`."""
-        holder = self._run.modules.resolve(holder)
-        if isinstance(holder, Unknown):
-            if not holder.name or holder.sources:
-                return unknown_from(holder)
-            return external(f"{holder.name}.{name}")
+        kind = type(holder)
+        if kind is Lazy:
+            holder = self._run.modules.resolve(holder)
+            kind = type(holder)
+        # The most frequent ones come first, and are compared by their class itself.
+        if kind is Unknown:
+            unknown = cast("Unknown", holder)
+            if not unknown.name or unknown.sources:
+                return unknown_from(unknown)
+            return external(f"{unknown.name}.{name}")
+        if kind is Config:
+            return self._config_entry(cast("Config", holder), name, node, scope)
+        if kind is Instance or kind is Super or kind is Class:
+            return self._run.calls.member(cast("Instance | Super | Class", holder), name, node, scope)
+        return self._other_attribute(holder, name, node, scope)
+
+    def _other_attribute(self, holder: Value, name: str, node: ast.expr, scope: Scope) -> Value:
         if isinstance(holder, Lazy):
             return self._module_member(holder, name)
         if isinstance(holder, Config):
             return self._config_entry(holder, name, node, scope)
-        if isinstance(holder, (Instance, Super, Class)):
-            return self._run.calls.member(holder, name, node, scope)
         if isinstance(holder, Mesh):
             return holder.member(name)
         if isinstance(holder, WorkerGroup):

@@ -18,6 +18,7 @@ from harness.compat.lint.dry_run.program_values import (
     FieldDefault,
     Function,
     Instance,
+    Lazy,
     Native,
     Partial,
     Scope,
@@ -142,7 +143,8 @@ class Calls:
         keys: ArgumentKeys = NO_KEYS,
     ) -> Value:
         """Call a value with arguments. keys: the configuration keys behind them, by position or name."""
-        callee = self._run.modules.resolve(callee)
+        if type(callee) is Lazy:
+            callee = self._run.modules.resolve(callee)
         if type(callee) is Unknown:
             if callee.name in STARTS_ENGINE and isinstance(node, ast.Call):
                 self._run.start_engine(_written_arguments(node, named, keys))
@@ -197,7 +199,8 @@ class Calls:
             return replacement(positional, named)
         calls = self._open_calls.setdefault(id(function), [])
         parameters = signature(function.node)
-        if self._depth >= MAX_DEPTH or parameters.is_generator or _is_repeated(calls, positional, named):
+        is_repeated = bool(calls) and _is_repeated(calls, positional, named)
+        if self._depth >= MAX_DEPTH or parameters.is_generator or is_repeated:
             return unknown_from(*positional, *named.values())
         inner = Scope(function.scope, function.scope.path, self._run.journal.innermost)
         inner.variables["__function__"] = function
@@ -216,7 +219,8 @@ class Calls:
             before |= jump.keys
             return jump.value
         finally:
-            before |= self._run.trace
+            if self._run.trace:
+                before |= self._run.trace
             self._run.trace = before
             self._run.branches.may_have_returned = may_have_returned
             self._depth -= 1
@@ -342,8 +346,10 @@ class Calls:
         if name == "__class__":
             return holder.type
         if name in holder.attributes:
-            self._run.trace |= holder.keys.get(name, frozenset())
-            return self._run.modules.resolve(holder.attributes[name])
+            keys, value = holder.keys.get(name), holder.attributes[name]
+            if keys:
+                self._run.trace |= keys
+            return self._run.modules.resolve(value) if type(value) is Lazy else value
         found, member = holder.type.attribute(name)
         if not found:
             return self._absent(holder, name, node, scope)
@@ -425,6 +431,8 @@ class Calls:
     def decorated(self, defined: Function | Class, decorators: Sequence[ast.expr], scope: Scope) -> Value:
         """A function or class after its decorators; those of other packages leave it as it is."""
         result: Value = defined
+        if not decorators:
+            return result
         for decorator in reversed(decorators):
             name = written(decorator.func if isinstance(decorator, ast.Call) else decorator)
             last = name.rpartition(".")[2]

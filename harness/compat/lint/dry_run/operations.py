@@ -49,6 +49,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], object]] = {
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
 }
+_EQUALITY = (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -67,7 +68,7 @@ class Operations:
 
     def truth_of(self, value: Value) -> bool | Unknown:
         """Python's truth of a value, if it is known."""
-        if isinstance(value, Unknown):
+        if isinstance(value, (bool, Unknown)):
             return value
         if isinstance(value, (Lazy, Class, Function, Native, Partial, Bound, Super)):
             return True
@@ -107,19 +108,20 @@ class Operations:
 
     def compared(self, op: ast.cmpop, left: Value, right: Value, node: ast.expr, scope: Scope) -> Value:
         """`left op right` for a comparison."""
-        if isinstance(op, (ast.In, ast.NotIn)):
+        kind = type(op)
+        if kind is ast.In or kind is ast.NotIn:
             found = self._contains(right, left)
-            return found if isinstance(found, Unknown) or isinstance(op, ast.In) else not found
+            return found if isinstance(found, Unknown) or kind is ast.In else not found
         if isinstance(left, Unknown) or isinstance(right, Unknown):
             return unknown_from(left, right)
-        if isinstance(op, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
+        if kind in _EQUALITY:
             equal = self._equal(left, right)
-            negated = isinstance(op, (ast.IsNot, ast.NotEq))
+            negated = kind is ast.IsNot or kind is ast.NotEq
             return equal if isinstance(equal, Unknown) else equal != negated
         if not (_is_plain(left) and _is_plain(right)):
             return UNKNOWN
         try:
-            return bool(_COMPARE[type(op)](left, right))
+            return bool(_COMPARE[kind](left, right))
         except TypeError as error:
             raise self._run.error("TypeError", str(error), node, scope) from None
 

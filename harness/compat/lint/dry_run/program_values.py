@@ -426,11 +426,16 @@ _TEXT = "_npu_matrix_text"
 
 def has_unknown(value: Value, depth: int = 0) -> bool:
     """Whether a value is or contains something that is not plain Python."""
+    if type(value) in _PLAIN:
+        return False
     if isinstance(value, (list, tuple, set, frozenset)):
         return depth > 5 or any(has_unknown(one, depth + 1) for one in value)
     if isinstance(value, dict):
         return depth > 5 or any(has_unknown(one, depth + 1) for one in value.values())
-    return not (value is None or isinstance(value, (bool, int, float, str, bytes)))
+    return not isinstance(value, _PLAIN)
+
+
+_PLAIN = (type(None), bool, int, float, str, bytes)
 
 
 def shown(value: Value) -> str:

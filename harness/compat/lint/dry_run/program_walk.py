@@ -123,5 +123,6 @@ class _Traced:
         return self._walk.trace
 
     def __exit__(self, *_error: object) -> None:
-        self._before |= self._walk.trace
+        if self._walk.trace:
+            self._before |= self._walk.trace
         self._walk.trace = self._before

@@ -96,7 +96,9 @@ class Statements:
             for target in node.targets if isinstance(node, ast.Assign) else ():
                 self._run.access.store(target, UNKNOWN, frozenset(), scope)
         finally:
-            self._run.read |= self._run.trace
+            trace = self._run.trace
+            if trace:
+                self._run.read |= trace
             self._run.trace = before
 
     def _is_certain(self) -> bool:
@@ -390,9 +392,19 @@ _PARENTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+_OPTIONS = "_npu_matrix_options"
+
+
 def _written_as_options(node: ast.For | ast.AsyncFor) -> ast.expr | None:
-    """The mapping whose entries a loop writes as options of a command. verl up to 0.7.0 starts vLLM so:
-    `for k, v in args.items(): ... server_args.append(f"--{k}")`."""
+    """The mapping whose entries a loop writes as options of a command, which is kept with its node."""
+    if _OPTIONS not in node.__dict__:
+        node.__dict__[_OPTIONS] = _options_of(node)
+    options: ast.expr | None = node.__dict__[_OPTIONS]
+    return options
+
+
+def _options_of(node: ast.For | ast.AsyncFor) -> ast.expr | None:
+    """verl up to 0.7.0 starts vLLM so: `for k, v in args.items(): ... server_args.append(f"--{k}")`."""
     entries, names = node.iter, node.target
     if not (isinstance(entries, ast.Call) and isinstance(entries.func, ast.Attribute)):
         return None

@@ -77,17 +77,15 @@ class ScriptText:
 class SyntaxNode:
     """A node of shfmt's typed tree. script: the text that the tree was made of."""
 
-    __slots__ = ("_data", "_order", "_script")
+    __slots__ = ("_data", "_order", "_script", "kind")
 
     def __init__(self, data: Mapping[str, JsonValue], script: ScriptText) -> None:
         self._data, self._script = data, script
+        kind = data.get("Type")
+        #: The type of the node, such as `CallExpr`; "" for nodes that can have only one type.
+        self.kind = kind if isinstance(kind, str) else ""
         #: What was found below this node, once all of it was asked for.
-        self._order: Sequence[Mapping[str, JsonValue]] | None = None
-
-    @property
-    def kind(self) -> str:
-        """The type of the node, such as `CallExpr`; "" for nodes that can have only one type."""
-        return self.text("Type")
+        self._order: Sequence[SyntaxNode] | None = None
 
     @property
     def location(self) -> Location:
@@ -147,21 +145,23 @@ class SyntaxNode:
     def descendants(self) -> Iterator[SyntaxNode]:
         """This node and all below it, parents before their children. A script is surveyed several times."""
         if self._order is not None:
-            yield from (SyntaxNode(data, self._script) for data in self._order)
+            yield from self._order
             return
-        order: list[Mapping[str, JsonValue]] = []
+        order: list[SyntaxNode] = []
         waiting: list[Mapping[str, JsonValue]] = [self._data]
         while waiting:
             data = waiting.pop()
-            order.append(data)
-            yield SyntaxNode(data, self._script)
+            node = SyntaxNode(data, self._script)
+            order.append(node)
+            yield node
             below: list[Mapping[str, JsonValue]] = []
             for value in data.values():
                 # Most mappings are positions, which are no nodes.
-                if isinstance(value, dict) and "Offset" not in value:
-                    below.append(value)
-                elif isinstance(value, list):
-                    below += [one for one in value if isinstance(one, dict)]
+                if type(value) is dict:
+                    if "Offset" not in value:
+                        below.append(value)
+                elif type(value) is list:
+                    below += [one for one in value if type(one) is dict]
             waiting += reversed(below)
         self._order = order
 
@@ -184,7 +184,8 @@ def parse_bash(text: str, file: str, place: Location | None = None) -> SyntaxNod
             # shfmt nests it, and writes each command further to the right.
             raise RecursionError
         tree, script = _parsed(ScriptText(source=data, file=file, place=place))
-        ends = _continued_comments(tree)
+        # Few scripts have such a line, and all of the tree is searched for it.
+        ends = _continued_comments(tree) if any(map(_may_continue, data.split(b"\n"))) else []
         if ends:
             changed = bytearray(script.source)
             for end in ends:
@@ -290,6 +291,11 @@ def _inserted(script: ScriptText, places: Sequence[int], text: bytes) -> ScriptT
     added = [(place + index * len(text), len(text)) for index, place in enumerate(places)]
     source = b"".join([*pieces, script.source[before:]])
     return replace(script, source=source, edits=tuple(sorted([*moved, *added])))
+
+
+def _may_continue(line: bytes) -> bool:
+    """Whether a line may have a comment that ends with a backslash."""
+    return b"#" in line and line.rstrip(b"\r").endswith(b"\\")
 
 
 def _continued_comments(tree: JsonValue) -> list[int]:
