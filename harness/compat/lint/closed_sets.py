@@ -50,8 +50,25 @@ def closed_sets(
     return store.get("closed sets", [modules.digest], dict[str, tuple[ClosedSet, ...]], read)
 
 
+#: Where nodes have statements, in the order in which they are written.
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+
+
+def _statements(module: ast.Module) -> Sequence[ast.AST]:
+    """A module and its statements, in the order of `ast.walk`, which takes ten times as long."""
+    found: list[ast.AST] = [module]
+    for node in found:
+        for name in _BLOCKS:
+            block = getattr(node, name, None)
+            if type(block) is list:
+                found += block
+    return found
+
+
 def _sets_of(module: ast.Module, path: str) -> Iterator[tuple[str, ClosedSet]]:
-    nodes = [one for one in ast.walk(module) if isinstance(one, (ast.Assign, ast.If, ast.Assert, ast.Match))]
+    nodes = [
+        one for one in _statements(module) if isinstance(one, (ast.Assign, ast.If, ast.Assert, ast.Match))
+    ]
     literals = {
         target.id: node.value
         for node in nodes
