@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from harness.compat.lint.dry_run.libraries import VARIABLE
@@ -64,8 +65,10 @@ def _settings(error: ProgramError, job: JobSettings) -> Mapping[str, ScriptValue
     return dict(sorted(found.items(), key=lambda one: _rank(one[0], error.message)))
 
 
-def _rank(key: str, message: str) -> tuple[bool, bool]:
-    return key.rpartition(".")[2] not in message, "engine_kwargs" not in key
+def _rank(key: str, message: str) -> tuple[float, bool]:
+    """Settings that the message names come first, in its order."""
+    place = message.find(key.rpartition(".")[2])
+    return place if place >= 0 else math.inf, "engine_kwargs" not in key
 
 
 def _name(key: str) -> str:

@@ -12,7 +12,7 @@ import posixpath
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,11 +111,19 @@ class VerlConfiguration:
     """The configuration files of one verl, in a temporary folder. Use it as a context manager.
 
     cache: the cache folder, in which results that rest on this verl alone and a configuration can be stored.
-    engine: the files of the vllm-ascend of its jobs, if they are at hand.
+    engine: the files of the vllm-ascend of its jobs, if they are at hand. fetch_vllm: the modules of their
+    vLLM, None if they are not to be had.
     """
 
-    def __init__(self, tree: Tree, cache: Path | None = None, engine: Tree | None = None) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        cache: Path | None = None,
+        engine: Tree | None = None,
+        fetch_vllm: Callable[[], ModuleSources | None] | None = None,
+    ) -> None:
         self._tree = tree
+        self.fetch_vllm = fetch_vllm
         self.cache = cache
         self.modules = ModuleSources(tree)
         self.engine = ModuleSources(engine) if engine is not None else None

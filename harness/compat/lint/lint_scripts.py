@@ -20,13 +20,13 @@ from harness.compat.lint.own_programs import with_own_programs
 from harness.compat.lint.serving.server_command import ServerCommand
 from harness.compat.lint.serving.server_findings import (
     NO_PROGRAM,
-    NO_SOURCE,
     NO_VERSION,
     SERVE_RULE,
     ServerSources,
     server_findings,
     server_job,
 )
+from harness.compat.lint.serving.verified_options import NO_SOURCE
 from harness.errors import InputError, Location
 from harness.forked_pool import ForkedPool, fork_workers
 from harness.sources.tree import Tree
@@ -79,6 +79,13 @@ def _lint_server(
     return LintResult(findings=tuple(found), undecided=tuple(undecided), notes=tuple(notes))
 
 
+def verl_configuration(
+    tree: Tree, cache: Path | None, engine: Tree | None, servers: ServerSources | None
+) -> VerlConfiguration:
+    """The configuration of a verl, whose jobs start the same vLLM as servers."""
+    return VerlConfiguration(tree, cache, engine, (lambda: servers.vllm) if servers is not None else None)
+
+
 def lint_file(
     path: Path,
     versions: Mapping[str, str],
@@ -96,7 +103,7 @@ def lint_file(
     if verl is None:
         return lint_script(script, versions, servers=servers)
     tree = with_own_programs(verl, [(path, script)])
-    with VerlConfiguration(tree, cache, engine).unpacked() as configuration:
+    with verl_configuration(tree, cache, engine, servers).unpacked() as configuration:
         return lint_script(script, versions, configuration, servers)
 
 
@@ -163,7 +170,7 @@ def _lint_scripts(
     servers: ServerSources | None,
 ) -> LintResult:
     tree = with_own_programs(verl, scripts) if verl else None
-    known = VerlConfiguration(tree, cache, engine) if tree is not None else None
+    known = verl_configuration(tree, cache, engine, servers) if tree is not None else None
     with known.unpacked() if known is not None else nullcontext() as configuration:
         results = _ScriptSet(scripts, versions, configuration, servers).results()
     return LintResult(

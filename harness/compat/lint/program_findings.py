@@ -29,6 +29,7 @@ from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition, Progra
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, SettingChange, UndecidedRule
 from harness.compat.lint.ruleset import load_ruleset
+from harness.compat.lint.serving.verified_options import NO_SOURCE, verified_engine
 from harness.compat.lint.setting_changes import misspelt_value
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.unread_settings import UNREAD_RULE
@@ -87,7 +88,7 @@ def _engine_findings(
     versions: Mapping[str, str],
 ) -> Iterator[LintFinding | UndecidedRule]:
     """Failed checks of vllm-ascend; undecided if they were not followed, and the job may start vLLM."""
-    if checks.engine is None and not _may_start_vllm(composition):
+    if checks.engine is None and not _may_start_vllm(composition.values):
         return
     unread = unread_ascend(versions, has_source=configuration.engine is not None)
     if not unread:
@@ -95,12 +96,16 @@ def _engine_findings(
         label = f"{ENGINE_PACKAGE} {versions.get('vllm_ascend', '')}"
         yield from engine_check_findings(engine.failed, job, composition.value, label)
         unread = engine.unread
+    if checks.vllm is not None:
+        label = f"vllm {vllm_version(versions)}"
+        yield from engine_check_findings(checks.vllm.failed, job, composition.value, label)
+        unread = (*unread, *checks.vllm.unread)
     if unread:
         yield UndecidedRule(rule=ENGINE_RULE, unknown=unread, recipe=job.name)
 
 
-def _may_start_vllm(composition: Composition) -> bool:
-    name = composition.value("actor_rollout_ref.rollout.name")
+def _may_start_vllm(values: Mapping[str, ConfigValue]) -> bool:
+    name = Composition(values=values).value("actor_rollout_ref.rollout.name")
     return isinstance(name, str) and (name == "vllm" or UNKNOWN_VALUE in name or "${" in name)
 
 
@@ -117,6 +122,8 @@ class _Followed:
         """The checks with a configuration; stored ones, if the program was followed with it before."""
         job, configuration = self.job, self.configuration
         model, variables = _model(job), _variables(job)
+        fetch_vllm = configuration.fetch_vllm if self.vllm and _may_start_vllm(values) else None
+        vllm = fetch_vllm() if fetch_vllm is not None else None
 
         def surroundings() -> Surroundings:
             return Surroundings(device=job.device, variables=variables, model=model, world_size=job.processes)
@@ -127,6 +134,13 @@ class _Followed:
                 return EngineChecks(unread=(f"the configuration of vllm {self.vllm}".rstrip(),))
             return follow_engine(arguments, shape, configuration.engine, surroundings())
 
+        def follow_vllm(arguments: Entries, by_command: bool) -> EngineChecks:
+            if vllm is None:
+                return EngineChecks(unread=(NO_SOURCE,))
+            return verified_engine(
+                arguments, vllm, surroundings(), configuration.cache, by_command=by_command
+            )
+
         def follow() -> ProgramChecks:
             modules = configuration.modules
             return follow_program(
@@ -136,14 +150,15 @@ class _Followed:
                 modules.syntax_tree,
                 surroundings(),
                 follow_ascend,
+                follow_vllm if fetch_vllm is not None else None,
             )
 
         if configuration.cache is None:
             return follow()
         stated = {name: ["", one.unknown] if one.unknown else [one.text] for name, one in job.env.items()}
-        engine = []
+        engine = [vllm.digest if vllm is not None else str(fetch_vllm is not None)]
         if configuration.engine is not None:
-            engine = [configuration.engine.digest, self.vllm, shipped_pack().shipped_digest]
+            engine += [configuration.engine.digest, self.vllm, shipped_pack().shipped_digest]
         try:
             given = digest_json([values, job.device, stated, model, job.processes, engine])
         except ValueError:
@@ -157,7 +172,8 @@ class _Followed:
 @functools.cache
 def _walk_code(cache: Path) -> str:
     """Digest of the code that follows programs."""
-    return code_digest("harness.compat.lint.dry_run*", cache=cache)
+    every = ("harness.compat.lint.dry_run*", "harness.compat.lint.serving*")
+    return digest_json([code_digest(one, cache=cache) for one in every])
 
 
 def _switched_off(

@@ -10,10 +10,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import script_bytes, script_of
 from harness.compat.lint.lint_measurements import LintFinding, LintResult
-from harness.compat.lint.lint_scripts import lint_paths, lint_script, shell_scripts, starts_job
+from harness.compat.lint.lint_scripts import (
+    lint_paths,
+    lint_script,
+    shell_scripts,
+    starts_job,
+    verl_configuration,
+)
 from harness.compat.lint.own_programs import with_own_programs
 from harness.compat.lint.script_fixes import FixedScript, FixTrials
 from harness.compat.lint.serving.server_findings import ServerSources
@@ -99,7 +104,7 @@ class LintRequest:
         with (
             nullcontext()
             if tree is None
-            else VerlConfiguration(tree, self.cache, self.engine).unpacked() as configuration
+            else verl_configuration(tree, self.cache, self.engine, self.servers).unpacked() as configuration
         ):
 
             def lint(file: Path, script: bytes) -> LintResult:

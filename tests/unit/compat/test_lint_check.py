@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.compat.lint import lint_check
+from harness.compat.lint.engine_findings import ENGINE_RULE
 from harness.compat.lint.lint_measurements import (
     CONFIG_RULE,
     LINT_FORMAT,
@@ -257,7 +258,7 @@ def test_undecided_rules_are_listed_with_the_unknown_names(context: Any) -> None
 
 def test_a_finding_that_another_one_at_its_place_covers_is_told_once() -> None:
     rules = load_ruleset()
-    known = {PROGRAM_RULE, *(rule.id for rule in rules.rules)}
+    known = {PROGRAM_RULE, ENGINE_RULE, *(rule.id for rule in rules.rules)}
     assert {rule.covered_by for rule in rules.rules} - {""} <= known
     (covered,) = (rule for rule in rules.rules if rule.id == "ROLLOUT-DIVIDES")
 

@@ -9,7 +9,8 @@ from memory_tree import MemoryTree
 
 from harness.compat.lint.launch_script import parse_script
 from harness.compat.lint.lint_scripts import NOT_COMPARED, lint_file
-from harness.compat.lint.serving.server_findings import NO_SOURCE, NO_VERSION, SERVE_RULE, ServerSources
+from harness.compat.lint.serving.server_findings import NO_VERSION, SERVE_RULE, ServerSources
+from harness.compat.lint.serving.verified_options import NO_SOURCE
 from harness.errors import InputError
 from harness.sources.tree import Tree, TreeFile
 

@@ -147,7 +147,7 @@ class Calls:
             callee = self._run.modules.resolve(callee)
         if type(callee) is Unknown:
             if callee.name in STARTS_ENGINE and isinstance(node, ast.Call):
-                self._run.start_engine(_written_arguments(node, named, keys))
+                self._run.start_engine(_written_arguments(node, named, keys), by_command=False)
             return self._run.libraries.call(callee, positional, named, node, scope)
         match callee:
             case Bound():

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
 from harness.compat.lint.dry_run.program_values import (
@@ -85,46 +85,61 @@ def follow_server(
     return _followed(follow, path, sources, surroundings)
 
 
+#: A class of vLLM's configuration: its module and name.
+ConfigClass: TypeAlias = tuple[str, str]
+
+
 def follow_verifications(
     arguments: Entries,
-    path: str,
-    name: str,
-    fields: Mapping[str, str],
+    classes: Mapping[ConfigClass, Mapping[str, str]],
     sources: ModuleSources,
     surroundings: Surroundings,
 ) -> EngineChecks:
-    """The checks of a class of vLLM's configuration that fail with what options set in it.
+    """The checks of classes of vLLM's configuration that fail with what options set in them.
 
-    fields: argument -> the field of the class that it becomes. Followed are the methods that are named after
+    classes: for each, argument -> the field that it becomes. Followed are the methods that are named after
     checking, and get nothing else than arguments. What is not set is not known: vLLM computes it.
     """
+    verifying = {one: fields for one, fields in classes.items() if _has_verification(one, sources)}
 
     def follow(run: ProgramWalk) -> bool:
-        scope = run.modules.module(path)
-        cls = scope.variables.get(name)
-        given = run.libraries.external({field: arguments[one] for one, field in fields.items()})
-        given.keys.update({field: arguments.behind.get(one, _NO_KEYS) for one, field in fields.items()})
-        for method in cls.scope.variables.values() if isinstance(cls, Class) else ():
-            if isinstance(method, Function) and _verifies(method.node):
-                node = method.node
-                named = [one.arg for one in node.args.args[1:]]
-                values = [arguments.get(one, UNKNOWN) for one in named]
-                behind: dict[int | str, frozenset[str]] = {
-                    at + 1: arguments.behind.get(one, _NO_KEYS) for at, one in enumerate(named)
-                }
-                try:
-                    run.calls.function(method, [given, *values], {}, node, scope, behind)
-                except ProgramError as error:
-                    run.failures += [error] if error.keys else []
+        for one, fields in verifying.items():
+            _verify(run, arguments, one, fields)
         return True
 
-    module = sources.syntax_tree(path) if path in sources.files.paths else None
-    classes = [one for one in (module.body if module else ()) if isinstance(one, ast.ClassDef)]
-    if module is not None and not any(
-        _verifies(one) for cls in classes if cls.name == name for one in cls.body
-    ):
+    if not verifying:
         return EngineChecks()
-    return _followed(follow, path, sources, surroundings)
+    return _followed(follow, next(iter(verifying))[0], sources, surroundings)
+
+
+def _has_verification(one: ConfigClass, sources: ModuleSources) -> bool:
+    """Whether a class has methods that check it, or may have some, because its module is not to be read."""
+    path, name = one
+    module = sources.syntax_tree(path) if path in sources.files.paths else None
+    if module is None:
+        return True
+    classes = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
+    return any(_verifies(method) for node in classes for method in node.body)
+
+
+def _verify(run: ProgramWalk, arguments: Entries, one: ConfigClass, fields: Mapping[str, str]) -> None:
+    """Follow the methods of one class that check it."""
+    scope = run.modules.module(one[0])
+    cls = scope.variables.get(one[1])
+    given = run.libraries.external({field: arguments[name] for name, field in fields.items()})
+    given.keys.update({field: arguments.behind.get(name, _NO_KEYS) for name, field in fields.items()})
+    for method in cls.scope.variables.values() if isinstance(cls, Class) else ():
+        if isinstance(method, Function) and _verifies(method.node):
+            node = method.node
+            named = [parameter.arg for parameter in node.args.args[1:]]
+            values = [arguments.get(name, UNKNOWN) for name in named]
+            behind: dict[int | str, frozenset[str]] = {
+                at + 1: arguments.behind.get(name, _NO_KEYS) for at, name in enumerate(named)
+            }
+            try:
+                run.calls.function(method, [given, *values], {}, node, scope, behind)
+            except ProgramError as error:
+                run.failures += [error] if error.keys else []
 
 
 def _verifies(node: ast.AST) -> bool:

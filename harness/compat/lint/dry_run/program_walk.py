@@ -73,6 +73,8 @@ class ProgramWalk:
         self.open_checks: list[OpenCheck] = []
         #: With what vLLM is started, once it is sure to be.
         self.engine_arguments: Entries | None = None
+        #: Whether they are written as options of a command.
+        self.engine_by_command = False
         self.journal = Journal()
         self.modules = Modules(self, files, read_module)
         self.statements = Statements(self)
@@ -89,11 +91,11 @@ class ProgramWalk:
         self.trace |= self.surroundings.world_keys
         return self.surroundings.world_size or UNKNOWN
 
-    def start_engine(self, arguments: Value) -> Value:
+    def start_engine(self, arguments: Value, *, by_command: bool) -> Value:
         """Keep the arguments of vLLM. Its replicas differ in nothing that it checks."""
         is_first = self.engine_arguments is None and not self.journal.is_open
         if is_first and isinstance(arguments, Entries):
-            self.engine_arguments = arguments
+            self.engine_arguments, self.engine_by_command = arguments, by_command
         return UNKNOWN
 
     def place(self, node: ast.AST, scope: Scope) -> SourcePlace:

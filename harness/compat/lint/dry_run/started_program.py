@@ -37,9 +37,9 @@ class ProgramChecks:
     """failed: exceptions that the program raises. open: checks that rest on values that are not known.
 
     engine: the checks of vllm-ascend with the arguments with which the program starts vLLM; None if the
-    program was not followed to there. unread: what was not followed, and can have checks that fail.
-    read: the configuration keys that were read, in any branch. complete: whether the program was followed to
-    its end; no program that trains is.
+    program was not followed to there. vllm: the same for the checks of vLLM itself. unread: what was not
+    followed, and can have checks that fail. read: the configuration keys that were read, in any branch.
+    complete: whether the program was followed to its end; no program that trains is.
     """
 
     failed: tuple[ProgramError, ...]
@@ -47,6 +47,7 @@ class ProgramChecks:
     read: frozenset[str]
     complete: bool
     engine: EngineChecks | None = None
+    vllm: EngineChecks | None = None
     unread: tuple[str, ...] = ()
 
 
@@ -57,10 +58,12 @@ def follow_program(
     read_module: Callable[[str], ast.Module | None],
     surroundings: Surroundings,
     follow_engine: Callable[[Entries], EngineChecks] | None = None,
+    follow_vllm: Callable[[Entries, bool], EngineChecks] | None = None,
 ) -> ProgramChecks:
     """Follow the function of `module` that Hydra starts.
 
     follow_engine: the checks of vllm-ascend that fail with the arguments of vLLM; None if it is not at hand.
+    follow_vllm: those of vLLM itself; it is also told whether the arguments are options of a command.
     """
     run = ProgramWalk(files, read_module, surroundings)
     complete, last, unread = True, [], []
@@ -79,9 +82,12 @@ def follow_program(
     finally:
         run.modules.forget()
     stops: EngineChecks | None = None
-    if follow_engine is not None and run.engine_arguments is not None:
+    verified: EngineChecks | None = None
+    if run.engine_arguments is not None:
         with _deep_calls():
-            stops = follow_engine(run.engine_arguments)
+            stops = follow_engine(run.engine_arguments) if follow_engine is not None else None
+            if follow_vllm is not None:
+                verified = follow_vllm(run.engine_arguments, run.engine_by_command)
     # After a failed check the program would have stopped: another error may be its consequence.
     return ProgramChecks(
         failed=tuple(run.failures or last),
@@ -89,6 +95,7 @@ def follow_program(
         read=frozenset(run.read | run.trace),
         complete=complete,
         engine=stops,
+        vllm=verified,
         unread=(*unread, *map(unparsed, run.modules.unparsed)),
     )
 

@@ -230,7 +230,7 @@ class Statements:
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> None:
         options = _written_as_options(node)
         if options is not None:
-            self._run.start_engine(self._run.expressions.value(options, scope))
+            self._run.start_engine(self._run.expressions.value(options, scope), by_command=True)
         with self._run.traced() as keys:
             items = self._run.access.items(self._run.expressions.value(node.iter, scope))
 

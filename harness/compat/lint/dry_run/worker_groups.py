@@ -99,7 +99,7 @@ def replaced_function(called: Function | Class, run: ProgramWalk) -> Replacement
         ),
         f"{_RAY_BASE}RayWorkerGroup": lambda given, named: _group(given, named, run),
         "verl.workers.rollout.vllm_rollout.utils.build_cli_args_from_config": lambda given, named: (
-            run.start_engine(_argument(given, named, "config", 0))
+            run.start_engine(_argument(given, named, "config", 0), by_command=True)
         ),
         "verl.workers.rollout.utils.run_unvicorn": lambda _given, _named: UNKNOWN,
         "verl.workers.rollout.utils.run_uvicorn": lambda _given, _named: UNKNOWN,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.compat.lint.additional_options import ADDITIONAL, GivenSections, additional_findings
-from harness.compat.lint.dry_run.followed_engine import follow_engine, follow_server, follow_verifications
+from harness.compat.lint.dry_run.followed_engine import follow_engine, follow_server
 from harness.compat.lint.dry_run.program_values import Entries, Unknown, Value
 from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.engine_findings import (
@@ -32,11 +32,11 @@ from harness.compat.lint.serving.server_parser import (
     UnknownText,
     parse_command,
 )
+from harness.compat.lint.serving.verified_options import NO_SOURCE, verified_options
 from harness.sources.tree import Tree
 
 SERVE_RULE = "SERVE-OPTION"
 NO_VERSION = "the version of vLLM: give the versions, for example --vllm-ascend"
-NO_SOURCE = "the source of this vLLM, which was not found, or the package index did not respond"
 NO_PROGRAM = "the options of this program, which are not where they are looked for in the source of vLLM"
 #: The function of vLLM that checks the parsed arguments before anything is started.
 CHECKED_BY = ("vllm/entrypoints/openai/cli_args.py", "validate_parsed_serve_args")
@@ -126,16 +126,10 @@ def _verified(
     version: str,
 ) -> Iterator[LintFinding | UndecidedRule]:
     """The checks of the classes of vLLM's configuration that fail with the options that a command gives."""
-    classes: dict[tuple[str, str], dict[str, str]] = {}
-    for option in known.options:
-        if option.owner and option.dest in arguments:
-            path, name, field = option.owner.split(":")
-            classes.setdefault((path, name), {})[option.dest] = field
-    for (path, name), fields in classes.items():
-        checks = follow_verifications(arguments, path, name, fields, vllm, surroundings)
-        yield from engine_check_findings(checks.failed, job, parsed.values.get, f"vllm {version}")
-        if checks.unread:
-            yield UndecidedRule(rule=ENGINE_RULE, unknown=checks.unread, recipe=job.name)
+    checks = verified_options(arguments, known, vllm, surroundings)
+    yield from engine_check_findings(checks.failed, job, parsed.values.get, f"vllm {version}")
+    if checks.unread:
+        yield UndecidedRule(rule=ENGINE_RULE, unknown=checks.unread, recipe=job.name)
 
 
 def _without_model(
