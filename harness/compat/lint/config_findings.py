@@ -36,6 +36,7 @@ from harness.compat.lint.lint_measurements import (
 from harness.compat.lint.missing_files import missing_file_findings
 from harness.compat.lint.program_findings import program_findings
 from harness.compat.lint.registry_findings import REGISTRY_RULE, registry_findings
+from harness.compat.lint.serving.verified_options import ARGUMENT
 from harness.compat.lint.setting_changes import key_change, misspelt_value, value_change, without_plus
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.typo_findings import typo_findings
@@ -51,6 +52,8 @@ _COUNT = re.compile(
 VLLM_OPTIONS = "actor_rollout_ref.rollout.engine_kwargs.vllm."
 #: A value that stands for another key; what Hydra adds of the process is not in a composition.
 _KEY_OF_CONFIGURATION = re.compile(r"(?<!\\)\$\{(?!hydra\.)([A-Za-z_]\w*(?:\.\w+)+)\}")
+#: The start of a finding about an option that vLLM's parser refuses.
+REFUSED = f"vllm stops: {ARGUMENT} --"
 TRUTH_VALUES = ("True", "False")
 
 
@@ -143,14 +146,19 @@ def config_findings(
     yield from options
     yield from unread_option_sources(job, composition, versions)
     told_options = {(one.line, one.column) for one in options}
+    refused_options = [one for one in options if one.severity == "error"]
     for one in _json_findings(job, composition, versions, configuration):
         if isinstance(one, UndecidedRule) or (one.line, one.column) not in told_options:
             yield one
+        if isinstance(one, LintFinding) and one.severity == "error":
+            refused_options.append(one)
     told_at = {(one.line, one.column) for one in unregistered}
+    refused_at = {(one.line, one.column) for one in refused_options}
     stops = [
         one
         for one in program_findings(job, configuration, program, composition, versions)
-        if isinstance(one, UndecidedRule) or (one.line, one.column) not in told_at
+        if isinstance(one, UndecidedRule)
+        or (one.line, one.column) not in (refused_at if one.message.startswith(REFUSED) else told_at)
     ]
     yield from stops
     if composition.incomplete:

@@ -139,9 +139,9 @@ CODE_RULES = (
         summary="a check of vllm-ascend, or of vLLM's own arguments, fails",
         why="verl's program is followed to where it starts vLLM, or `vllm serve` is read, and from there "
         "the check of vllm-ascend's platform with these arguments and with the variables that the script "
-        "sets, and what the classes of vLLM's configuration verify (in `npu-matrix lint`; the check `lint` "
-        "of a cell follows vllm-ascend only); the finding has the message, file and line of the error that "
-        "this release raises",
+        "sets, and what vLLM's parser and the classes of its configuration refuse (in `npu-matrix lint`; the "
+        "check `lint` of a cell follows vllm-ascend only); the finding has the message, file and line of the "
+        "error that this release raises",
         fix="change one of the settings that the finding names",
         source="the line of vllm-ascend or vLLM that the finding names",
         verified="code",

@@ -81,3 +81,31 @@ def test_texts_for_numbers_and_objects_are_not_computed_with(tmp_path: Path) -> 
 def test_a_vllm_that_is_not_to_be_had_is_told(tmp_path: Path) -> None:
     undecided = lint(tmp_path, {**SHORT, "enforce_eager": "False"}, BY_CLASS, None).undecided
     assert [one.unknown for one in undecided if one.rule == "ENGINE-CHECK"] == [(NO_SOURCE,)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("dtype", "bf16", "argument --dtype: it takes auto, bfloat16, half"),
+        ("max_model_len", "many", "argument --max-model-len: it takes a whole number, such as 4096 or 4k"),
+        ("max_model_len", "4k", ""),
+        ("images", "{a: text}", ""),
+        ("dtype", "half", ""),
+        ("dtype", "$DTYPE", ""),
+        ("seqs", "\\'8\\'", ""),
+    ],
+)
+def test_a_value_that_the_parser_of_vllm_refuses_is_an_error(
+    tmp_path: Path, option: str, value: str, problem: str
+) -> None:
+    found = stops(tmp_path, {option: value})
+    assert [message for message, _ in found] == ([f"vllm stops: {problem}"] if problem else [])
+    # A class of vLLM gets the value itself.
+    assert stops(tmp_path, {option: value}, BY_CLASS) == []
+
+
+def test_json_of_a_job_is_compared_with_the_types_of_this_vllm(tmp_path: Path) -> None:
+    [(message, why)] = stops(tmp_path, {"compilation_config.mode": "9"})
+    assert message == "vllm stops: argument --compilation-config: its field mode is 9: it takes at most 3"
+    assert "vllm/config/all.py:" in why
+    assert stops(tmp_path, {"compilation_config.mode": "3"}) == []

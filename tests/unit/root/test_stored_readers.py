@@ -168,7 +168,7 @@ READERS: dict[str, Probe | str] = {
     "compat/api/stated_consumers.py:entry_modules": SHIPPED,
     "compat/lint/command_options.py:_is_json": WRITTEN_BY_USERS,
     "compat/lint/hydra_compose.py:_groups": SHIPPED,
-    "compat/lint/hydra_loader.py:_load_configuration_impl": IN_MEMORY,
+    "compat/lint/hydra_loader.py:of": IN_MEMORY,
     "compat/lint/python_program.py:runtime_variables": WRITTEN_BY_USERS,
     "compat/lint/ruleset.py:_read": SHIPPED,
     "compat/lint/shell/syntax_tree.py:_parsed": PROCESS,

@@ -212,6 +212,15 @@ def _parser(options: Sequence[ServerOption], classes: Classes) -> _Parser:
     return parser
 
 
+def refused_value(text: str, option: ServerOption, classes: Classes) -> str:
+    """Why an option does not take a value; "" if it does."""
+    try:
+        _reader(option, classes)(text)
+    except argparse.ArgumentTypeError as error:
+        return str(error)
+    return ""
+
+
 def _reader(option: ServerOption, classes: Classes) -> Callable[[str], object]:
     """How the values of an option are read. ArgumentTypeError with what it takes."""
 
