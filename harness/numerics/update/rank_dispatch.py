@@ -362,7 +362,8 @@ def _watched(
     given its rows."""
     decorator: Any = import_module(DECORATOR)
     given: list[bool] = []
-    give, choose = (getattr(decorator, name, None) for name in ("dispatch_nd_compute", "collect_nd_compute"))
+    give: Any = getattr(decorator, "dispatch_nd_compute", None)
+    choose: Any = getattr(decorator, "collect_nd_compute", None)
 
     def giving(data_ranks: Sequence[int], *others: Any) -> Any:
         found, parts = give(data_ranks, *others), others[-1]

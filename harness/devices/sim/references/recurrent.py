@@ -120,9 +120,10 @@ def npu_lstm(
     direction: bool,
 ) -> _Eight:
     """One layer of an LSTM in one direction, the second if `direction`."""
-    given = [wide(tensor) for tensor in (input, weight, bias, h[0], c[0])]
+    inputs, weights, biases, hidden, cell = (wide(one) for one in (input, weight, bias, h[0], c[0]))
+    mask = seq_mask if flag_seq else None
     results = tuple(input.new_empty(*input.shape[:2], h.shape[-1]) for _ in range(8))
-    for step, values in _steps(*given, seq_mask if flag_seq else None, direction):
+    for step, values in _steps(inputs, weights, biases, hidden, cell, mask, direction):
         for result, value in zip(results, values, strict=True):
             result[step] = value
     return results
