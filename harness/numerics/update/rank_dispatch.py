@@ -279,6 +279,9 @@ class RankDispatch:
         whole, settings = rows_of(self.data), settings_of(self.data)
         with _watched(layout, whole, self.blame) as given:
             returned = getattr(group, method)(self.data)
+            if hasattr(returned, "futures"):
+                # A method that is not waited for.
+                returned = returned.get()
         parts = [self.got.get(rank) for rank in range(len(layout.data_ranks))]
         rows = _even([[] if one is None else found_rows(one, whole) for one in parts])
         if given and not np.array_equal(rows, layout.rows()):
@@ -299,9 +302,9 @@ class RankDispatch:
         kind = self._rank_class(worker)
         size = len(layout.data_ranks)
         with ExitStack() as stack:
-            # A reference is the object itself: every call has ended before its result is asked for.
-            for name in ("get", "put"):
-                stack.enter_context(replaced(ray, name, lambda value, **_: value))
+            stack.enter_context(replaced(ray, "ObjectRef", _Reference))
+            stack.enter_context(replaced(ray, "put", lambda value, **_: _Reference(value)))
+            stack.enter_context(replaced(ray, "get", _got))
             ranks = [_registered(kind, layout, rank) for rank in range(size)]
             yield controller.RayWorkerGroup(
                 resource_pool=None,
@@ -367,7 +370,7 @@ def _watched(
 
     def giving(data_ranks: Sequence[int], *others: Any) -> Any:
         found, parts = give(data_ranks, *others), others[-1]
-        rows = [found_rows(one, whole) for of_ranks in found[0] for one in of_ranks]
+        rows = [found_rows(_plain(one), whole) for of_ranks in found[0] for one in of_ranks]
         if np.array_equal(_even(rows), layout.rows()):
             given.append(True)
         is_split = [row for one in parts for row in found_rows(one, whole)] == list(range(ROWS))
@@ -392,14 +395,35 @@ def _watched(
         yield given
 
 
+@dataclass(frozen=True)
+class _Reference:
+    """A reference of Ray to an object, which is there already."""
+
+    value: Any
+
+
+def _got(references: Any, **_: Any) -> Any:
+    """`ray.get`: an object, or those of a list of references."""
+    return [one.value for one in references] if isinstance(references, list) else references.value
+
+
+def _plain(given: Any) -> Any:
+    return given.value if isinstance(given, _Reference) else given
+
+
 class _Actor:
-    """A handle of Ray: each method has `remote`. The call runs at once."""
+    """A handle of Ray: each method has `remote`. The call runs at once, with objects in the place of
+    references."""
 
     def __init__(self, rank: Any) -> None:
         self._rank = rank
 
     def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=getattr(self._rank, name))
+        def remote(*given: Any, **named: Any) -> _Reference:
+            arguments = {key: _plain(value) for key, value in named.items()}
+            return _Reference(getattr(self._rank, name)(*map(_plain, given), **arguments))
+
+        return SimpleNamespace(remote=remote)
 
 
 def _registered(kind: Any, layout: RankLayout, rank: int) -> Any:

@@ -15,6 +15,9 @@ from harness.numerics.update.rank_dispatch import (
     LAYOUTS,
     METHODS,
     RankLayout,
+    _Actor,
+    _got,
+    _Reference,
     dispatched_rows,
     found_rows,
     rows_of,
@@ -117,6 +120,14 @@ def test_rows_of_a_padded_batch(without_torch):
     assert settings_of(batch) == {"temperature": 0.7}
     longer = SimpleNamespace(**{**vars(batch), "non_tensor_batch": {"number": np.arange(3).astype(object)}})
     assert found_rows(longer, rows_of(batch)) == [0, 1, -1]
+
+
+def test_an_actor_gets_objects_and_returns_references():
+    actor = _Actor(SimpleNamespace(add=lambda one, *, other: one + other))
+    found = actor.add.remote(_Reference(1), other=_Reference(2))
+    assert found == _Reference(3)
+    assert _got([found, _Reference(4)]) == [3, 4]
+    assert _got(found) == 3
 
 
 @pytest.mark.parametrize("version", DAPO)
