@@ -20,6 +20,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.numerics.actor.verl_workers import Tensors
 from harness.numerics.update.replaced import replaced
 from harness.numerics.update.trainer_glue import balance_batch, trainer_method
 from harness.numerics.update.update_cases import GROUP, ROWS, UpdateCase
@@ -133,8 +134,8 @@ def _any_row(place: int, row: int) -> int:
 def rows_of(data: Any) -> list[dict[str, object]]:
     """The fields of each row of a DataProto or TensorDict, in a form that can be compared."""
     if hasattr(data, "non_tensor_batch"):
-        columns: dict[str, Sequence[Any]] = {**data.non_tensor_batch}
-        tensors: Mapping[str, Any] = {} if data.batch is None else dict(data.batch.items())
+        columns: dict[str, Sequence[object]] = {**data.non_tensor_batch}
+        tensors: Tensors = {} if data.batch is None else dict(data.batch.items())
     else:
         columns, tensors = {}, dict(data.items())
     is_tensor = import_module("torch").is_tensor
@@ -226,9 +227,11 @@ class RankDispatch:
             self.note(whole_name, np.array(found_rows(joined, whole)))
             if padded:
                 self.at(join, SETTINGS_JOINED, METRICS_JOINED)
-                settings: Mapping[str, Any] = settings_of(joined)
+                settings = settings_of(joined)
                 self.note(SETTINGS_JOINED, np.int64(settings.get(SETTING) == SETTING))
-                self.note(METRICS_JOINED, np.sort(np.ravel(settings.get("metrics", {}).get(METRIC, []))))
+                metrics = settings.get("metrics")
+                found = metrics.get(METRIC, []) if isinstance(metrics, dict) else []
+                self.note(METRICS_JOINED, np.sort(np.ravel(found)))
 
     def _repeat_and_pad(self) -> None:
         """Record the rows of a batch with several outputs for each prompt, and of one that is made divisible

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,16 +24,10 @@ from harness.numerics.update.rank_dispatch import (
 )
 from harness.numerics.update.update_cases import ROWS
 from harness.numerics.update.update_compare import judge_record
-from harness.numerics.update.update_record import Quantity, UpdateRecord, load_records
+from harness.numerics.update.update_record import Quantity, UpdateRecord
+from tests.unit.numerics.update_fixture import recorded
 
-DAPO = {
-    version: next(
-        one
-        for one in load_records(Path(__file__).parent / "updates" / f"{version}.npz")
-        if one.case == "dapo"
-    )
-    for version in ("0.6.1", "0.9.1")
-}
+DAPO = recorded("dapo")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: one.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,17 +11,11 @@ from harness.numerics.loss.candidate import StandInError, is_own_call
 from harness.numerics.loss.release_objectives import release_objective
 from harness.numerics.update.sequence_attention import ATTENTIONS, AttentionHeads, _RankThreads
 from harness.numerics.update.update_compare import judge_record
-from harness.numerics.update.update_record import UpdateRecord, load_records
+from harness.numerics.update.update_record import UpdateRecord
 from tests.unit.numerics.test_sequence_ranks import Array, made
+from tests.unit.numerics.update_fixture import recorded
 
-ULYSSES = {
-    version: next(
-        one
-        for one in load_records(Path(__file__).parent / "updates" / f"{version}.npz")
-        if one.case == "ulysses"
-    )
-    for version in ("0.6.1", "0.9.1")
-}
+ULYSSES = recorded("ulysses")
 
 
 def attention(query, key, value):

@@ -9,6 +9,7 @@ then here:
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,20 @@ from harness.numerics.update.update_record import Quantity, UpdateRecord, load_r
 def narrowed(quantity: Quantity) -> Quantity:
     is_integer = quantity.values.dtype.kind == "i"
     return replace(quantity, values=quantity.values.astype(np.int16 if is_integer else np.float32))
+
+
+UPDATES = Path(__file__).parent / "updates"
+
+
+@functools.cache
+def recorded(case: str) -> dict[str, UpdateRecord]:
+    """Release -> its stored record of a case, of those that have it."""
+    return {
+        file.stem: one
+        for file in sorted(UPDATES.glob("*.npz"))
+        for one in load_records(file)
+        if one.case == case
+    }
 
 
 def write(records: tuple[UpdateRecord, ...], target: Path) -> None:

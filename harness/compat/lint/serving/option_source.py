@@ -12,7 +12,6 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from harness.code_graph.stored_facts import code_digest
 from harness.compat.lint.module_files import ModuleSources
@@ -83,19 +82,9 @@ class ServerOptions:
     classes: Classes = field(default_factory=dict)
 
 
-#: What was read of each vLLM of this process, by the program.
-_READ: WeakKeyDictionary[ModuleSources, dict[str, ServerOptions | None]] = WeakKeyDictionary()
-
-
+@functools.lru_cache(maxsize=8)
 def server_options(sources: ModuleSources, program: str, cache: Path | None) -> ServerOptions | None:
     """The options of a program; None if this vLLM does not have it. Stored by the content of the modules."""
-    known = _READ.setdefault(sources, {})
-    if program not in known:
-        known[program] = _read_options(sources, program, cache)
-    return known[program]
-
-
-def _read_options(sources: ModuleSources, program: str, cache: Path | None) -> ServerOptions | None:
     path, owner, function = STARTS[program if program == SERVE else ""]
 
     def read() -> tuple[ServerOptions, ...]:

@@ -34,6 +34,30 @@ def lstm_cell(
     return (o * cell.tanh()).to(dtype), cell.to(dtype), torch.cat([i, f, g, o], -1).to(dtype)
 
 
+def _through_cell(
+    gates: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    squashed: torch.Tensor,
+    before: torch.Tensor,
+    to_hidden: torch.Tensor,
+    to_cell: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of the gates before their activation, one after the other, and of the new cell state.
+
+    gates: input, forget, cell and output, activated. squashed: tanh of the new cell state. before: the cell
+    state of the step before. to_hidden, to_cell: gradients of the new states.
+    """
+    i, f, g, o = gates
+    cell = to_hidden * o * (1 - squashed * squashed)
+    cell = cell if to_cell is None else cell + wide(to_cell)
+    parts = [
+        cell * g * i * (1 - i),
+        cell * before * f * (1 - f),
+        cell * i * (1 - g * g),
+        to_hidden * squashed * o * (1 - o),
+    ]
+    return torch.cat(parts, -1), cell
+
+
 def lstm_cell_backward(
     grad_hy: torch.Tensor | None,
     grad_cy: torch.Tensor | None,
@@ -46,17 +70,7 @@ def lstm_cell_backward(
     i, f, g, o = wide(workspace).chunk(4, -1)
     squashed = wide(cy).tanh()
     to_hidden = torch.zeros_like(squashed) if grad_hy is None else wide(grad_hy)
-    to_cell = to_hidden * o * (1 - squashed * squashed)
-    to_cell = to_cell if grad_cy is None else to_cell + wide(grad_cy)
-    for_gates = torch.cat(
-        [
-            to_cell * g * i * (1 - i),
-            to_cell * wide(cx) * f * (1 - f),
-            to_cell * i * (1 - g * g),
-            to_hidden * squashed * o * (1 - o),
-        ],
-        -1,
-    )
+    for_gates, to_cell = _through_cell((i, f, g, o), squashed, wide(cx), to_hidden, grad_cy)
     dtype = workspace.dtype
     for_bias = for_gates.sum(0) if has_bias else for_gates.new_empty(0)
     return for_gates.to(dtype), (to_cell * f).to(cx.dtype), for_bias.to(dtype)
@@ -256,17 +270,7 @@ def npu_lstm_cell_backward(
     states = torch.zeros_like(y_output[0]) if gradh is None else gradh
     to_hidden = wide(states) if grady is None else wide(states) + wide(grady[0])
     i, j, f, o, squashed = (wide(gate[0]) for gate in (i, j, f, o, tanhc))
-    to_cell = to_hidden * o * (1 - squashed * squashed)
-    to_cell = to_cell if gradc is None else to_cell + wide(gradc)
-    for_gates = torch.cat(
-        [
-            to_cell * j * i * (1 - i),
-            to_cell * wide(c) * f * (1 - f),
-            to_cell * i * (1 - j * j),
-            to_hidden * squashed * o * (1 - o),
-        ],
-        -1,
-    )
+    for_gates, to_cell = _through_cell((i, f, j, o), squashed, wide(c), to_hidden, gradc)
     bias = for_gates.sum(0).to(input.dtype)
     found = (for_gates @ wide(w_ih).T, wide(input).T @ for_gates, wide(h).T @ for_gates)
     states_found = (for_gates @ wide(w_hh).T, to_cell * f)
