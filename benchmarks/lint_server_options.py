@@ -22,7 +22,6 @@ from pathlib import Path
 from benchmarks.figures import CannotRunError, Figure, user_cache
 from benchmarks.lint_agreement import ascend_repository
 from harness.compat.lint.launch_script import parse_script
-from harness.compat.lint.lint_check import vllm_tree
 from harness.compat.lint.serving.option_source import ServerOption, ServerOptions, server_options
 from harness.compat.lint.serving.server_command import SERVE
 from harness.compat.lint.serving.server_findings import ServerSources
@@ -32,6 +31,7 @@ from harness.digest import digest_json
 from harness.errors import InputError, Location
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import run_quietly
+from harness.workspace.linting.given_versions import tree_of_vllm
 
 RELEASE = "0.18.0"
 STORED = Path(__file__).with_suffix(".json")
@@ -154,7 +154,7 @@ def _told(command: ServerWords, known: ServerOptions) -> str:
 def figures() -> Iterator[Figure]:
     sources = ServerSources(
         fetch_vllm=partial(
-            vllm_tree, {"vllm": RELEASE}, ReleaseFetcher(cache=user_cache(), command=run_quietly)
+            tree_of_vllm, {"vllm": RELEASE}, ReleaseFetcher(cache=user_cache(), command=run_quietly)
         )
     )
     known = server_options(sources.vllm, SERVE, None) if sources.vllm is not None else None

@@ -35,7 +35,6 @@ from benchmarks.lint_agreement import ascend_repository, verl_repository
 from benchmarks.lint_launch_slips import STACKS
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import parse_script
-from harness.compat.lint.lint_check import vllm_tree
 from harness.compat.lint.lint_scripts import lint_script
 from harness.compat.lint.serving.server_findings import ServerSources
 from harness.errors import InputError
@@ -43,6 +42,7 @@ from harness.sources.git.mirrors import find_mirror, mirror_folders
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.tree import Tree
 from harness.workspace.downloads import run_quietly
+from harness.workspace.linting.given_versions import tree_of_vllm
 
 SLIPS = Path(__file__).with_suffix(".yaml")
 #: The sets of which misses are counted only.
@@ -114,7 +114,7 @@ def figures() -> Iterator[Figure]:
         tree = verl_repository().tree(tag)
         engine = ascend_repository().tree(f"v{STACKS[tag]['vllm_ascend']}")
         servers = ServerSources(
-            fetch_vllm=partial(vllm_tree, STACKS[tag], releases), fetch_ascend=partial(_same, engine)
+            fetch_vllm=partial(tree_of_vllm, STACKS[tag], releases), fetch_ascend=partial(_same, engine)
         )
         with VerlConfiguration(tree, engine=engine).unpacked() as verl:
             for slip in (one for one in slips if one.tag == tag):

@@ -158,6 +158,7 @@ def _request(
     patched: whether verl has the patches of the matrix, as in a cell.
     """
     from harness.compat.lint.serving.server_findings import ServerSources
+    from harness.sources.git.mirrors import mirror_folders
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
     from harness.workspace.linting.given_versions import (
@@ -181,7 +182,7 @@ def _request(
         from harness.workspace.planning.base_addresses import fetch_for_change
 
         fetch_for_change(settings, base, [used])
-    releases = ReleaseFetcher(cache=settings.cache, command=run_quietly)
+    releases = ReleaseFetcher(cache=settings.cache, command=run_quietly, mirrors=mirror_folders())
     tree = tree_of_verl(used, releases)
     engine, absent = tree_of_engine(used, releases) if tree is not None else (None, "")
     if absent:

@@ -13,6 +13,8 @@ from harness.compat.lint.shell.values import ScriptValue
 
 ENGINE_RULE = "ENGINE-CHECK"
 ENGINE_PACKAGE = "vllm-ascend"
+#: The start of what is not known if the files of a package are not at hand.
+NO_FILES = "the source of "
 
 
 def unread_ascend(versions: Mapping[str, str], *, has_source: bool) -> tuple[str, ...]:
@@ -20,7 +22,13 @@ def unread_ascend(versions: Mapping[str, str], *, has_source: bool) -> tuple[str
     if has_source:
         return ()
     version = versions.get("vllm_ascend", "")
-    return (f"the source of {ENGINE_PACKAGE} {version}" if version else "vllm_ascend",)
+    return (f"{NO_FILES}{package_label(ENGINE_PACKAGE, version)}" if version else "vllm_ascend",)
+
+
+def package_label(package: str, version: str) -> str:
+    """A package and its version; of a commit, the part that people write."""
+    release, at, commit = version.partition("@")
+    return f"{package} {release}{at}{commit[:12]}"
 
 
 def engine_check_findings(

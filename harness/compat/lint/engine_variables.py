@@ -48,10 +48,16 @@ class UnreadVariable:
     reader: str = ""
 
 
-def vllm_version(versions: Mapping[str, str]) -> str:
-    """The release of vLLM that a job has; "" if it is not known, or a commit."""
+def stated_vllm(versions: Mapping[str, str]) -> str:
+    """The vLLM that a job has, a release or `RELEASE@COMMIT`; "" if it is not known."""
     base = _BASE.fullmatch(versions.get("vllm_ascend", ""))
     version = versions.get("vllm") or (base[1] if base else "")
+    return "" if version == "host" else version
+
+
+def vllm_version(versions: Mapping[str, str]) -> str:
+    """The release of vLLM that a job has; "" if it is not known, or a commit."""
+    version = stated_vllm(versions)
     return "" if "@" in version else version
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.check import TaskContext
 from harness.compat.lint.cell_patches import with_cell_patches
 from harness.compat.lint.config_findings import compose_job, config_findings
-from harness.compat.lint.engine_findings import ENGINE_PACKAGE
-from harness.compat.lint.engine_variables import vllm_version
+from harness.compat.lint.engine_findings import ENGINE_PACKAGE, ENGINE_RULE, NO_FILES
+from harness.compat.lint.engine_variables import stated_vllm
 from harness.compat.lint.environment_findings import environment_findings
 from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings, parsed_value
@@ -22,6 +24,7 @@ from harness.compat.lint.lint_measurements import (
     ScriptNote,
     UndecidedRule,
 )
+from harness.compat.lint.module_files import ModuleSources
 from harness.compat.lint.repeated_settings import repeated_settings
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, deciding_names, evaluate, names_in
 from harness.compat.lint.ruleset import (
@@ -259,20 +262,52 @@ def engine_tree(
     return (open_archive(found.file), found.archive) if found else None
 
 
-def vllm_tree(versions: Mapping[str, str], releases: ReleaseFetcher) -> Tree | None:
+def vllm_tree(
+    versions: Mapping[str, str], releases: ReleaseFetcher
+) -> tuple[Tree, ReleaseArchive | None] | None:
     """The files of the vLLM in `versions`, or of the one that their vllm-ascend is made for.
 
     None without a version, and for a release or commit that is not to be had. InfrastructureError if the
     package index cannot be reached.
     """
-    version, _, commit = (versions.get("vllm") or vllm_version(versions)).partition("@")
+    version, _, commit = stated_vllm(versions).partition("@")
     found = releases.find("vllm", version, commit) if version else None
-    return open_archive(found.file) if found else None
+    return (open_archive(found.file), found.archive) if found else None
 
 
 def _commit(versions: Mapping[str, str]) -> str:
     """The commit of verl, or "" for a release."""
     return versions.get("verl", "").partition("@")[2]
+
+
+@dataclass(frozen=True)
+class _CellVllm:
+    """The vLLM of a cell: fetched only if its job starts vLLM."""
+
+    versions: Mapping[str, str]
+    releases: ReleaseFetcher
+
+    def modules(self) -> ModuleSources | None:
+        """Its modules; None if they are not to be had."""
+        return ModuleSources(self._found[0]) if self._found else None
+
+    @property
+    def archive(self) -> ReleaseArchive | None:
+        """What was read, if it was."""
+        return self._found[1] if self._was_asked and self._found else None
+
+    @property
+    def absent_commit(self) -> str:
+        """The commit that no mirror has, if it was looked for."""
+        return stated_vllm(self.versions).partition("@")[2] if self._was_asked and not self._found else ""
+
+    @functools.cached_property
+    def _found(self) -> tuple[Tree, ReleaseArchive | None] | None:
+        return vllm_tree(self.versions, self.releases)
+
+    @property
+    def _was_asked(self) -> bool:
+        return "_found" in vars(self)
 
 
 def run(ctx: TaskContext) -> Measured[LintMeasured]:
@@ -293,11 +328,12 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
     patched = with_cell_patches(verl[0], patches["verl"], ctx.root) if verl else None
     engine = engine_tree(versions, releases) if patched else None
     followed = with_cell_patches(engine[0], patches["vllm_ascend"], ctx.root) if engine else None
+    vllm = _CellVllm(versions, releases)
     if patched is None:
         result = lint_job(job, versions)
     else:
         files = followed.tree if followed else None
-        with VerlConfiguration(patched.tree, ctx.cache, files).unpacked() as configuration:
+        with VerlConfiguration(patched.tree, ctx.cache, files, vllm.modules).unpacked() as configuration:
             result = lint_job(job, versions, configuration=configuration)
     for finding in result.findings:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")
@@ -308,10 +344,14 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
             findings=result.findings,
             undecided=result.undecided,
             notes=result.notes,
-            archives_read=tuple(read[1] for read in (verl, engine) if read and read[1]),
+            archives_read=tuple(
+                archive
+                for archive in (*(read[1] for read in (verl, engine) if read), vllm.archive)
+                if archive
+            ),
             absent_commits=tuple(filter(None, [unread.commit if unread else _commit(versions)]))
             if job.is_verl and verl is None
-            else (),
+            else tuple(filter(None, [vllm.absent_commit])),
             misfits=tuple(name for one in (patched, followed) if one for name in one.misfits),
         ),
         evidence=Evidence.STATIC,
@@ -328,7 +368,7 @@ def _published_verl(
 
 
 def holds(measurements: LintMeasured) -> str:
-    """Why the stored outcome should be replaced: a mirror now has the commit of verl."""
+    """Why the stored outcome should be replaced: a mirror now has the commit of verl, or of vLLM."""
     return newly_mirrored(measurements.absent_commits)
 
 
@@ -348,13 +388,28 @@ def judge(measurements: LintMeasured, _params: Mapping[str, object]) -> Judgemen
     misfits = tuple(
         f"Checked without our patch {patch}, which does not apply." for patch in measurements.misfits
     )
+    # After an error, or without the configuration of verl, the rest is open anyway.
+    unfollowed = () if errors or unchecked else _not_followed(measurements)
     return Judgement(
         status=Status.FAIL if errors else Status.NOT_RUN if unchecked else Status.PASS,
-        reasons=(*(reasons if errors else (*unchecked, *reasons)), *misfits),
+        reasons=(*(reasons if errors else (*unchecked, *reasons)), *misfits, *unfollowed),
         remedies=(
-            *((COMMIT_REMEDY,) if any("@" in text for text in unchecked) else ()),
+            *((COMMIT_REMEDY,) if any("@" in text for text in (*unchecked, *unfollowed)) else ()),
             *dict.fromkeys(f"{f.rule}: {f.fix}" for f in reported),
         ),
+    )
+
+
+def _not_followed(measurements: LintMeasured) -> tuple[str, ...]:
+    """What of the checks of vLLM and vllm-ascend themselves was not compared with the recipe."""
+    unknown = (name for item in measurements.undecided if item.rule == ENGINE_RULE for name in item.unknown)
+    # A cell without vllm-ascend has none of its checks.
+    return tuple(
+        f"Not checked: the sources of {name.removeprefix(NO_FILES)} are not available."
+        if name.startswith(NO_FILES)
+        else f"Not checked: what vLLM and vllm-ascend verify themselves needs {name}."
+        for name in dict.fromkeys(unknown)
+        if name != "vllm_ascend"
     )
 
 

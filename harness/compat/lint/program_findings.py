@@ -20,16 +20,18 @@ from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_pr
 from harness.compat.lint.engine_findings import (
     ENGINE_PACKAGE,
     ENGINE_RULE,
+    NO_FILES,
     engine_check_findings,
+    package_label,
     unread_ascend,
 )
 from harness.compat.lint.engine_shape import engine_shape
-from harness.compat.lint.engine_variables import vllm_version
+from harness.compat.lint.engine_variables import stated_vllm
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition, Program, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, SettingChange, UndecidedRule
 from harness.compat.lint.ruleset import load_ruleset
-from harness.compat.lint.serving.verified_options import NO_SOURCE, verified_engine
+from harness.compat.lint.serving.verified_options import verified_engine
 from harness.compat.lint.setting_changes import misspelt_value
 from harness.compat.lint.shell.values import ScriptValue
 from harness.compat.lint.unread_settings import UNREAD_RULE
@@ -66,7 +68,7 @@ def program_findings(
         for rule in (PROGRAM_RULE, ENGINE_RULE):
             yield UndecidedRule(rule=rule, unknown=(missing,), recipe=job.name)
         return
-    followed = _Followed(job, configuration, program, vllm_version(versions))
+    followed = _Followed(job, configuration, program, stated_vllm(versions))
     checks = followed.checks(composition.values)
     for error in _distinct(checks):
         if not composition.refused or error.type == MISSING_MODULE:
@@ -93,11 +95,11 @@ def _engine_findings(
     unread = unread_ascend(versions, has_source=configuration.engine is not None)
     if not unread:
         engine = checks.engine or EngineChecks(unread=("the arguments with which verl starts vLLM",))
-        label = f"{ENGINE_PACKAGE} {versions.get('vllm_ascend', '')}"
+        label = package_label(ENGINE_PACKAGE, versions.get("vllm_ascend", ""))
         yield from engine_check_findings(engine.failed, job, composition.value, label)
         unread = engine.unread
     if checks.vllm is not None:
-        label = f"vllm {vllm_version(versions)}"
+        label = package_label("vllm", stated_vllm(versions))
         yield from engine_check_findings(checks.vllm.failed, job, composition.value, label)
         unread = (*unread, *checks.vllm.unread)
     if unread:
@@ -111,7 +113,7 @@ def _may_start_vllm(values: Mapping[str, ConfigValue]) -> bool:
 
 @dataclass(frozen=True)
 class _Followed:
-    """The program of a job. vllm: the release of vLLM, "" if it is not known."""
+    """The program of a job. vllm: its vLLM, a release or `RELEASE@COMMIT`, "" if it is not known."""
 
     job: JobSettings
     configuration: VerlConfiguration
@@ -120,10 +122,17 @@ class _Followed:
 
     def checks(self, values: Mapping[str, ConfigValue]) -> ProgramChecks:
         """The checks with a configuration; stored ones, if the program was followed with it before."""
+        has_vllm = bool(self.vllm) and _may_start_vllm(values)
+        found = self._checks(values, has_vllm)
+        # A program can start vLLM whatever the configuration says of its rollout.
+        starts_anyway = bool(self.vllm) and not has_vllm and found.engine is not None
+        return self._checks(values, True) if starts_anyway else found
+
+    def _checks(self, values: Mapping[str, ConfigValue], has_vllm: bool) -> ProgramChecks:
+        """has_vllm: whether vLLM itself is followed, too."""
         job, configuration = self.job, self.configuration
         model, variables = _model(job), _variables(job)
-        fetch_vllm = configuration.fetch_vllm if self.vllm and _may_start_vllm(values) else None
-        vllm = fetch_vllm() if fetch_vllm is not None else None
+        vllm = configuration.fetch_vllm() if has_vllm and configuration.fetch_vllm is not None else None
 
         def surroundings() -> Surroundings:
             return Surroundings(device=job.device, variables=variables, model=model, world_size=job.processes)
@@ -131,12 +140,14 @@ class _Followed:
         def follow_ascend(arguments: Entries) -> EngineChecks:
             shape = engine_shape(self.vllm)
             if configuration.engine is None or shape is None:
-                return EngineChecks(unread=(f"the configuration of vllm {self.vllm}".rstrip(),))
+                return EngineChecks(
+                    unread=(f"the configuration of {package_label('vllm', self.vllm)}".rstrip(),)
+                )
             return follow_engine(arguments, shape, configuration.engine, surroundings())
 
         def follow_vllm(arguments: Entries, by_command: bool) -> EngineChecks:
             if vllm is None:
-                return EngineChecks(unread=(NO_SOURCE,))
+                return EngineChecks(unread=(f"{NO_FILES}{package_label('vllm', self.vllm)}",))
             return verified_engine(
                 arguments, vllm, surroundings(), configuration.cache, by_command=by_command
             )
@@ -150,15 +161,15 @@ class _Followed:
                 modules.syntax_tree,
                 surroundings(),
                 follow_ascend,
-                follow_vllm if fetch_vllm is not None else None,
+                follow_vllm if has_vllm else None,
             )
 
         if configuration.cache is None:
             return follow()
         stated = {name: ["", one.unknown] if one.unknown else [one.text] for name, one in job.env.items()}
-        engine = [vllm.digest if vllm is not None else str(fetch_vllm is not None)]
+        engine = [vllm.digest if vllm is not None else str(has_vllm), self.vllm]
         if configuration.engine is not None:
-            engine += [configuration.engine.digest, self.vllm, shipped_pack().shipped_digest]
+            engine += [configuration.engine.digest, shipped_pack().shipped_digest]
         try:
             given = digest_json([values, job.device, stated, model, job.processes, engine])
         except ValueError:

@@ -81,9 +81,10 @@ def tree_of_engine(versions: Mapping[str, str], releases: ReleaseFetcher) -> tup
 def tree_of_vllm(versions: Mapping[str, str], releases: ReleaseFetcher) -> Tree | None:
     """The files of the vLLM in `versions`; None if they are not to be had."""
     try:
-        return vllm_tree(versions, releases)
+        found = vllm_tree(versions, releases)
     except (InputError, InfrastructureError):
         return None
+    return found[0] if found else None
 
 
 def _require_cann(settings: Settings, given: str) -> None:

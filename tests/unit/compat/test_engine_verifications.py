@@ -11,7 +11,6 @@ from test_undecided_rules import ASCEND, KWARGS, VERL, VERSIONS
 
 from harness.compat.lint.lint_scripts import lint_file
 from harness.compat.lint.serving.server_findings import ServerSources
-from harness.compat.lint.serving.verified_options import NO_SOURCE
 from harness.sources.tree import Tree, TreeFile
 
 CHECKS = """
@@ -80,7 +79,9 @@ def test_texts_for_numbers_and_objects_are_not_computed_with(tmp_path: Path) -> 
 
 def test_a_vllm_that_is_not_to_be_had_is_told(tmp_path: Path) -> None:
     undecided = lint(tmp_path, {**SHORT, "enforce_eager": "False"}, BY_CLASS, None).undecided
-    assert [one.unknown for one in undecided if one.rule == "ENGINE-CHECK"] == [(NO_SOURCE,)]
+    assert [one.unknown for one in undecided if one.rule == "ENGINE-CHECK"] == [
+        ("the source of vllm 0.18.0",)
+    ]
 
 
 @pytest.mark.parametrize(

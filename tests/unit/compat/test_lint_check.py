@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_server_commands import CONFIG as VLLM_CONFIG
+from test_server_commands import FILES as VLLM_FILES
 
 from harness.compat.lint import lint_check
 from harness.compat.lint.engine_findings import ENGINE_RULE
+from harness.compat.lint.lint_check import engine_tree, verl_tree
 from harness.compat.lint.lint_measurements import (
     CONFIG_RULE,
     LINT_FORMAT,
@@ -16,10 +19,15 @@ from harness.compat.lint.lint_measurements import (
     LintMeasured,
     UndecidedRule,
 )
+from harness.compat.lint.lint_scripts import lint_file
 from harness.compat.lint.program_findings import PROGRAM_RULE
 from harness.compat.lint.ruleset import load_ruleset
+from harness.compat.lint.serving.server_findings import ServerSources
 from harness.digest import digest_bytes
 from harness.outcome import Status
+from harness.sources.packages.locked_releases import releases_of_task
+from harness.sources.tree import Tree
+from harness.workspace.linting.given_versions import tree_of_vllm
 
 pytestmark = pytest.mark.usefixtures("wheels")
 RECIPE = {
@@ -269,3 +277,91 @@ def test_a_finding_that_another_one_at_its_place_covers_is_told_once() -> None:
     all_of_them = [finding(covered.id, 3), finding(PROGRAM_RULE, 3), finding(covered.id, 4)]
     told = lint_check._told_once(all_of_them, rules)
     assert [(one.rule, one.line) for one in told] == [(PROGRAM_RULE, 3), (covered.id, 4)]
+
+
+VLLM_CHECK = """
+    def verify_memory(self):
+        if not 0 < self.fraction <= 1.0:
+            raise ValueError(f"memory {self.fraction}")
+"""
+VLLM = {
+    **VLLM_FILES,
+    "vllm/config/all.py": VLLM_CONFIG.replace(
+        "    images: dict[str, int] | None = None\n",
+        f"    images: dict[str, int] | None = None\n{VLLM_CHECK}",
+    ),
+}
+MEMORY = "actor_rollout_ref.rollout.engine_kwargs.vllm.fraction"
+
+
+@pytest.mark.parametrize(
+    ("vllm", "value", "problems"),
+    [
+        ("0.18.0", 1.5, ["vllm stops: memory 1.5"]),
+        ("0.18.0", 0.5, []),
+        ("0.18.0", "${MEMORY}", []),
+        (f"0.18.0@{'ab' * 20}", 1.5, []),
+        ("", 1.5, []),
+    ],
+)
+def test_a_cell_and_a_script_get_the_same_findings_of_vllm_itself(
+    context: Any, wheels: Any, tmp_path: Path, vllm: str, value: Any, problems: list[str]
+) -> None:
+    path = "vllm_ascend/platform.py"
+    config = ENGINE_CONFIG.replace("max_num_seqs: 1", "fraction: 0.9")
+    files = {"verl/trainer/main_ppo.py": ENGINE_MAIN, "verl/trainer/config/ppo_trainer.yaml": config}
+    wheels.add("verl", "0.9.1", files=files)
+    wheels.add("vllm-ascend", "0.18.0", files={path: PLAIN_PLATFORM})
+    wheels.add("vllm", "0.18.0", files=VLLM)
+    versions = {"verl": "0.9.1", "vllm_ascend": "0.18.0", **({"vllm": vllm} if vllm else {})}
+    dynamic = "actor_rollout_ref.actor.use_dynamic_bsz"
+    recipe = {"name": "r", "entry": "verl.trainer.main_ppo", "overrides": {MEMORY: value, dynamic: True}}
+    task = context(
+        {
+            "recipe": recipe,
+            "versions": {**versions, "python": "host", "soc": "a2"},
+            "pins": {},
+            "platform": {"python": "3.11", "arch": "x86_64", "host": True},
+        }
+    )
+    measured = LINT_FORMAT.read(LINT_FORMAT.write(lint_check.run(task).measurements))
+    judgement = lint_check.judge(measured, {})
+    if not vllm:
+        # vllm-ascend 0.18.0 is made for this release.
+        problems = ["vllm stops: memory 1.5"]
+    assert [one.message for one in measured.findings if one.rule == "ENGINE-CHECK"] == problems
+    assert judgement.status is (Status.FAIL if problems else Status.PASS)
+    script = tmp_path / "run.sh"
+    script.write_text(f"python -m verl.trainer.main_ppo {MEMORY}={value} {dynamic}=True\n")
+    releases = releases_of_task(task)
+    verl, ascend = verl_tree(versions, releases), engine_tree(versions, releases)
+    assert verl
+    assert ascend
+
+    def fetch_vllm() -> Tree | None:
+        return tree_of_vllm(versions, releases)
+
+    servers = ServerSources(fetch_vllm=fetch_vllm)
+    by_script = lint_file(script, versions, verl[0], engine=ascend[0], servers=servers)
+    assert [one.message for one in by_script.findings if one.rule == "ENGINE-CHECK"] == problems
+    told = [reason for reason in judgement.reasons if reason.startswith("Not checked")]
+    unknown = [one.unknown for one in by_script.undecided if one.rule == "ENGINE-CHECK"]
+    if "@" not in vllm:
+        assert (told, unknown, measured.absent_commits) == ([], [], ())
+        assert "vllm" in {archive.package for archive in measured.archives_read}
+    else:
+        assert "Not checked: the sources of vllm 0.18.0@abababababab are not available." in told
+        assert "the source of vllm 0.18.0@abababababab" in unknown[0]
+        assert measured.absent_commits == ("ab" * 20,)
+        assert any("NPU_MATRIX_MIRRORS" in one for one in judgement.remedies)
+
+
+def test_after_an_error_it_is_not_told_what_else_was_not_followed(context: Any) -> None:
+    """An expected failure lists the reasons of the failure only."""
+    found, _judgement = lint_recipe(context, RECIPE)
+    unfollowed = UndecidedRule(rule=ENGINE_RULE, unknown=("the steps of a check", "vllm_ascend"))
+    failed = lint_check.judge(replace(found, undecided=(unfollowed,)), {})
+    assert not any("Not checked" in reason for reason in failed.reasons)
+    passed = lint_check.judge(replace(found, findings=(), undecided=(unfollowed,)), {})
+    told = "Not checked: what vLLM and vllm-ascend verify themselves needs the steps of a check."
+    assert (passed.status, passed.reasons) == (Status.PASS, (told,))
