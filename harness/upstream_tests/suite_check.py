@@ -204,6 +204,10 @@ class _SuiteRun:
                 file_s=float(suite.file_seconds),
                 memory_bytes=suite.memory_mib << 20,
             ),
+            # On an NPU, as the tests were written.
+            warm_children=suite.device == "npu" and self.context.facets["device"]["kind"] == "sim",
+            # Tests for several cards use fixed ports.
+            own_network=suite.cards > 1,
         )
         list_file, report = out / "work.json", out / "report.json"
         list_file.write_text(json.dumps(to_json(work)), encoding="utf-8")

@@ -96,7 +96,9 @@ class FilesToRun:
     folder, relative to the tree, in which pytest is started. python_path: relative to the tree. requirements:
     a folder with packages that only the tests need, or "". config: pytest's configuration file, relative to
     the tree, or "". preload: modules that all files import. device: "cpu" or "npu". budget_s: no file is
-    started after this time.
+    started after this time. warm_children: whether processes that tests start by `spawn` are forked from one
+    that has imported `preload`, see `warm_children.py`. own_network: whether each file gets a network of its
+    own; where that is not allowed, the files run one after another.
     """
 
     tree: str
@@ -112,6 +114,8 @@ class FilesToRun:
     workers: int = 1
     budget_s: float = 300.0
     limits: FileLimits = FileLimits()
+    warm_children: bool = False
+    own_network: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

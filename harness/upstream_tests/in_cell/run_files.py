@@ -33,6 +33,7 @@ from typing import Any
 from harness.cell_program.torch_device import device_facts
 from harness.evidence import DeviceFacts, read_device_facts
 from harness.serialisation import to_json
+from harness.upstream_tests.in_cell import warm_children
 from harness.upstream_tests.in_cell.file_results import (
     Ended,
     FileLimits,
@@ -43,6 +44,7 @@ from harness.upstream_tests.in_cell.file_results import (
     TestResult,
     files_to_run,
 )
+from harness.upstream_tests.in_cell.own_network import leave_network, may_leave_network
 from harness.upstream_tests.in_cell.process_tree import end_session, memory_left, memory_of_session
 from harness.upstream_tests.in_cell.record_plugin import MOST_DETAIL, RecordPlugin
 
@@ -94,6 +96,9 @@ class FileRuns:
         self.large: list[RunningFile] = []
         self.finished: list[str] = []
         self.polls = 0
+        # Files that share the ports of this machine run one after another.
+        alone = work.own_network and not may_leave_network()
+        self.workers = 1 if alone else work.workers
 
     def run(self) -> None:
         """Run the files until all have ended, or the time for starting files is over."""
@@ -106,7 +111,7 @@ class FileRuns:
                 queue
                 and not self.large
                 and not any(one.alone for one in self.running)
-                and len(self.running) < self.work.workers
+                and len(self.running) < self.workers
                 and time.monotonic() < deadline
             ):
                 self.running.append(self._begin(queue.pop(0)))
@@ -318,7 +323,11 @@ def _run_in_child(work: FilesToRun, one: RunningFile, log: Path) -> None:
         # If the supervising process is killed, its files must not go on.
         ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
         _redirect_output(log)
+        if work.own_network:
+            leave_network()
         _set_up_process(work, one)
+        if work.warm_children:
+            warm_children.install()
         import pytest
 
         plugin = RecordPlugin(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -91,9 +92,83 @@ def test_after():
     pass
 """
 
+SPAWNS = """
+import atexit, multiprocessing, os, random, signal, sys
+import pytest
+
+context = multiprocessing.get_context("spawn")
+
+
+def rank(queue):
+    atexit.register(os.write, 1, b"the last words of a rank\\n")
+    queue.put((os.environ.get("MASTER_PORT"), os.getcwd(), random.random(), "colorsys" in sys.modules))
+
+
+def ends(how):
+    if how == "signal":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    os._exit(3)
+
+
+def ranks():
+    queue = context.Queue()
+    started = [context.Process(target=rank, args=(queue,)) for _ in range(2)]
+    for one in started:
+        one.start()
+    found = [queue.get() for _ in started]
+    for one in started:
+        one.join()
+        assert one.exitcode == 0
+    return found
+
+
+def test_as_new(tmp_path, monkeypatch):
+    monkeypatch.setenv("MASTER_PORT", "29511")
+    monkeypatch.chdir(tmp_path)
+    (port, folder, first, warm), (_, _, second, _) = ranks()
+    assert (port, folder, warm) == ("29511", str(tmp_path), True)
+    assert first != second
+
+
+def test_other_environment(monkeypatch):
+    monkeypatch.setenv("TORCH_READS_THIS", "1")
+    assert not ranks()[0][3]
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit", 3), ("signal", -signal.SIGSEGV)])
+def test_ends(how, code):
+    process = context.Process(target=ends, args=(how,))
+    process.start()
+    process.join(20)
+    assert process.exitcode == code
+"""
+SPAWNED = (
+    "test_as_new",
+    "test_other_environment",
+    "test_ends[exit-3]",
+    f"test_ends[signal-{-signal.SIGSEGV}]",
+)
+LISTENS = """
+import socket, time
+
+
+def test_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 29517))
+        server.listen()
+        time.sleep(1.5)
+        socket.create_connection(server.getsockname()).close()
+"""
+
 
 def run_files(
-    folder: Path, files: dict[str, str], limits: FileLimits, left_out: tuple[str, ...] = ()
+    folder: Path,
+    files: dict[str, str],
+    limits: FileLimits,
+    left_out: tuple[str, ...] = (),
+    *,
+    warm_children: bool = False,
+    own_network: bool = False,
 ) -> dict[str, Any]:
     tree, out = folder / "tree", folder / "out"
     for name, text in files.items():
@@ -109,6 +184,9 @@ def run_files(
         device="cpu",
         workers=2,
         limits=limits,
+        warm_children=warm_children,
+        own_network=own_network,
+        preload=("colorsys",),
     )
     (folder / "work.json").write_text(json.dumps(to_json(work)))
     subprocess.run(
@@ -217,3 +295,23 @@ def test_the_memory_that_is_left_is_that_of_the_machine_or_of_its_container(tmp_
     (tmp_path / "memory.max").write_text("max\n", encoding="utf-8")
     assert memory_left(tmp_path, tmp_path) == 819_200
     assert memory_left(tmp_path / "absent", tmp_path) == 0
+
+
+def test_children_are_forked_from_a_prepared_process(tmp_path: Path) -> None:
+    files = {"suite/test_spawns.py": SPAWNS}
+    results = run_files(tmp_path, files, FileLimits(test_s=60), warm_children=True)
+    assert ends(results["test_spawns"]) == dict.fromkeys(SPAWNED, "passed")
+    log = (tmp_path / "out" / "test_spawns.log").read_text()
+    # Of processes by `spawn`, pytest keeps the output.
+    assert log.count("the last words of a rank") == 2
+
+
+def test_without_preparation_children_import_for_themselves(tmp_path: Path) -> None:
+    results = run_files(tmp_path, {"suite/test_spawns.py": SPAWNS}, FileLimits(test_s=60))
+    assert ends(results["test_spawns"]) == {**dict.fromkeys(SPAWNED, "passed"), "test_as_new": "failed"}
+
+
+def test_files_at_a_time_may_use_the_same_port(tmp_path: Path) -> None:
+    files = {f"suite/test_port_{name}.py": LISTENS for name in "ab"}
+    results = run_files(tmp_path, files, FileLimits(test_s=30), own_network=True)
+    assert [ends(results[f"test_port_{name}"]) for name in "ab"] == [{"test_port": "passed"}] * 2
