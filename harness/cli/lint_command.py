@@ -27,6 +27,7 @@ OUTPUTS = ("text", "json", "github", "sarif")
     "lint",
     epilog="\b\nExamples:\n  npu-matrix lint run_gspo.sh --verl 0.9.1\n"
     "  npu-matrix lint run.sh --cell gspo-async\n"
+    "  npu-matrix lint offline_inference.py --vllm-ascend 0.18.0\n"
     "  npu-matrix lint examples --verl 0.9.1 --diff origin/main --format github\n"
     "  npu-matrix lint run.sh --verl 0.9.1 --show-fixes\n  npu-matrix lint --explain GRAPH-QUEUE",
 )
@@ -71,7 +72,8 @@ def command(
 
     Hydra composes the configuration of that verl (a release, or a commit that a mirror has) with the
     overrides, and verl's own program is followed with it, without running anything; so are the checks of the
-    vllm-ascend that is given. Commands that start vLLM's server are compared with the options of its release.
+    vllm-ascend that is given. Commands that start vLLM's server are compared with the options of its release,
+    and so is what a Python file calls of vLLM (`LLM(...)`, `SamplingParams(...)`), if the file is given.
     With --cell and with `--verl profile`, verl and vllm-ascend have the patches of the matrix. Of a folder,
     every *.sh file that starts a training job or a server is read, and with --diff only those that the change
     modified. --fix changes only words that are written out in a script, if one correction is plausible and

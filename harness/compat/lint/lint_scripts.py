@@ -15,8 +15,10 @@ from harness.compat.lint.environment_findings import environment_findings
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import MAX_SCRIPTS, LaunchScript, NoJobError, read_script
 from harness.compat.lint.lint_check import lint_job, sorted_findings
-from harness.compat.lint.lint_measurements import LintResult, ScriptNote, UndecidedRule
+from harness.compat.lint.lint_measurements import LintFinding, LintResult, ScriptNote, UndecidedRule
 from harness.compat.lint.own_programs import with_own_programs
+from harness.compat.lint.serving.call_findings import call_findings
+from harness.compat.lint.serving.python_calls import NoCallsError, read_calls
 from harness.compat.lint.serving.server_command import ServerCommand
 from harness.compat.lint.serving.server_findings import (
     NO_PROGRAM,
@@ -35,7 +37,26 @@ Shared = TypeVar("Shared")
 Result = TypeVar("Result")
 
 PARALLEL_FROM = 4
+CALL_NOT_COMPARED = "the calls of vLLM were not compared, because this is not known: "
 NOT_COMPARED = "the options of vLLM's server were not compared, because this is not known: "
+
+
+def lint_python(path: Path, versions: Mapping[str, str], servers: ServerSources | None) -> LintResult:
+    """Lint what a Python file calls of vLLM. InputError when it cannot be read, or uses no vLLM."""
+    calls = read_calls(path)
+    found = list(call_findings(calls, path.name, versions, servers))
+    undecided = tuple(one for one in found if isinstance(one, UndecidedRule))
+    absent = [why for one in undecided for why in one.unknown if why in (NO_VERSION, NO_SOURCE)]
+    notes = [
+        ScriptNote(line=call.where.line, text=f"{CALL_NOT_COMPARED}{why}", unread=True)
+        for call in calls[:1]
+        for why in absent[:1]
+    ]
+    return LintResult(
+        findings=sorted_findings([one for one in found if isinstance(one, LintFinding)]),
+        undecided=undecided,
+        notes=tuple(notes),
+    )
 
 
 def lint_script(
@@ -99,6 +120,8 @@ def lint_file(
     verl: the files of this verl, from its wheel or commit. cache, engine: as in `VerlConfiguration`. servers:
     as in `lint_script`.
     """
+    if path.suffix == ".py":
+        return lint_python(path, versions, servers)
     script = read_script(path)
     if verl is None:
         return lint_script(script, versions, servers=servers)
@@ -150,14 +173,28 @@ def lint_paths(
         )
     scripts: list[tuple[Path, LaunchScript]] = []
     notes: list[ScriptNote] = []
-    for path in paths:
+    python = [path for path in paths if path.suffix == ".py" and not path.is_dir()]
+    called = [found for path in python for found in _python_results(path, versions, servers, skip_others)]
+    for path in (one for one in paths if one not in python):
         if path.is_dir() or skip_others:
             found, unread = _scripts_in(path)
             scripts += found
             notes += unread
         else:
             scripts.append((path, read_script(path)))
-    return _lint_scripts(scripts, notes, versions, verl, cache, engine, servers)
+    return LintResult.of([*called, _lint_scripts(scripts, notes, versions, verl, cache, engine, servers)])
+
+
+def _python_results(
+    path: Path, versions: Mapping[str, str], servers: ServerSources | None, skip_others: bool
+) -> list[LintResult]:
+    """The result of one Python file of several; none for one that uses no vLLM, if others are skipped."""
+    try:
+        return [_with_files(lint_python(path, versions, servers), path)]
+    except NoCallsError:
+        if skip_others:
+            return []
+        raise
 
 
 def _lint_scripts(

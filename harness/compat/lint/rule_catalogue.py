@@ -151,13 +151,14 @@ CODE_RULES = (
     RuleExplanation(
         id=SERVE_RULE,
         severity="error",
-        summary="vLLM's server does not take an argument of a command that starts it",
+        summary="vLLM does not take an argument of a command or a Python call that starts it",
         why="the options of `vllm serve` and of its module are read from the source of the vLLM that is "
         "given, or for which the given vllm-ascend is made: names, types, choices, limits of numbers, and of "
         "JSON the fields with their types; "
-        "argparse then reads the command as vLLM's parser does",
+        "argparse then reads the command as vLLM's parser does; of a class that a Python file calls, the "
+        "arguments are those of its __init__ or its fields",
         fix="write the option or value that the finding names",
-        source="the calls of add_argument in the source of that vLLM",
+        source="the calls of add_argument, and the classes, in the source of that vLLM",
         verified="code",
         wrong=("vllm serve Qwen/Qwen3-8B --max-model-length 8192",),
         right=("vllm serve Qwen/Qwen3-8B --max-model-len 8192",),

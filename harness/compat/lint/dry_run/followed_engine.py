@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -112,6 +112,22 @@ def follow_verifications(
     return _followed(follow, next(iter(verifying))[0], sources, surroundings)
 
 
+def follow_self_checks(
+    arguments: Entries,
+    one: ConfigClass,
+    methods: Sequence[str],
+    sources: ModuleSources,
+    surroundings: Surroundings,
+) -> EngineChecks:
+    """The checks of a class that fail with its fields: those of the methods that are named."""
+
+    def follow(run: ProgramWalk) -> bool:
+        _verify(run, arguments, one, {str(name): str(name) for name in arguments}, methods)
+        return True
+
+    return _followed(follow, one[0], sources, surroundings)
+
+
 def _has_verification(one: ConfigClass, sources: ModuleSources) -> bool:
     """Whether a class has methods that check it, or may have some, because its module is not to be read."""
     path, name = one
@@ -122,14 +138,22 @@ def _has_verification(one: ConfigClass, sources: ModuleSources) -> bool:
     return any(_verifies(method) for node in classes for method in node.body)
 
 
-def _verify(run: ProgramWalk, arguments: Entries, one: ConfigClass, fields: Mapping[str, str]) -> None:
-    """Follow the methods of one class that check it."""
+def _verify(
+    run: ProgramWalk,
+    arguments: Entries,
+    one: ConfigClass,
+    fields: Mapping[str, str],
+    methods: Sequence[str] | None = None,
+) -> None:
+    """Follow the methods of one class that check it, or those that are named."""
     scope = run.modules.module(one[0])
     cls = scope.variables.get(one[1])
     given = run.libraries.external({field: arguments[name] for name, field in fields.items()})
     given.keys.update({field: arguments.behind.get(name, _NO_KEYS) for name, field in fields.items()})
     for method in cls.scope.variables.values() if isinstance(cls, Class) else ():
-        if isinstance(method, Function) and _verifies(method.node):
+        if isinstance(method, Function) and (
+            _verifies(method.node) if methods is None else getattr(method.node, "name", "") in methods
+        ):
             node = method.node
             named = [parameter.arg for parameter in node.args.args[1:]]
             values = [arguments.get(name, UNKNOWN) for name in named]

@@ -81,7 +81,7 @@ def server_findings(
     known = server_options(sources.vllm, command.program, sources.cache) if sources and sources.vllm else None
     if sources is None or sources.vllm is None or known is None:
         for rule in (SERVE_RULE, ENGINE_RULE):
-            yield UndecidedRule(rule=rule, unknown=(_unread_vllm(versions, sources),), recipe=name)
+            yield UndecidedRule(rule=rule, unknown=(unread_vllm(versions, sources),), recipe=name)
         return
     parsed = parse_command(command.arguments, known)
     for problem in parsed.problems:
@@ -152,7 +152,7 @@ def _without_model(
         )
 
 
-def _unread_vllm(versions: Mapping[str, str], sources: ServerSources | None) -> str:
+def unread_vllm(versions: Mapping[str, str], sources: ServerSources | None) -> str:
     """Why the options of a server are not known."""
     if sources is not None and sources.vllm is not None:
         return NO_PROGRAM

@@ -97,7 +97,7 @@ def _refused(
             yield ProgramError(
                 type="ValidationError" if _LIMIT.match(problem) else "SystemExit",
                 message=f"{ARGUMENT} {option.flags[0]}: {problem}",
-                place=_place(option, vllm),
+                place=option_place(option, vllm),
                 keys=arguments.behind.get(name, frozenset()),
             )
 
@@ -111,7 +111,7 @@ def _written(value: Value, option: ServerOption) -> Sequence[str]:
     return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
-def _place(option: ServerOption, vllm: ModuleSources) -> SourcePlace:
+def option_place(option: ServerOption, vllm: ModuleSources) -> SourcePlace:
     """The line of the field that an option becomes, or that of the option itself."""
     path, _, rest = option.owner.partition(":")
     path, field = path or ARGUMENTS_FILE, rest.partition(":")[2]
