@@ -379,3 +379,13 @@ def test_batch_norm_without_training_has_statistics_of_each_channel(dtype: torch
     one, two = (torch.ones(2, device=NPU) for _ in range(2))
     _, mean, deviation = torch.native_batch_norm(x.to(NPU), None, None, one, two, False, 0.1, 1e-5)
     assert mean.shape == deviation.shape == (2,)
+
+
+@pytest.mark.parametrize("alpha", [1, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_sum_with_relu_is_rounded_once(dtype: torch.dtype, alpha: float) -> None:
+    x, y = drawn(7, 9, dtype=dtype) - 0.6, 0.5 - drawn(9, dtype=dtype)
+    found = torch._VF._add_relu(x.to(NPU), y.to(NPU), alpha=alpha)
+    expected = (x.double() + alpha * y.double()).clamp(min=0)
+    assert found.dtype is dtype
+    torch.testing.assert_close(found.cpu(), expected.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)

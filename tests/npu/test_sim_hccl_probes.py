@@ -109,12 +109,42 @@ def test_what_the_group_reduces(dtype: torch.dtype, reduction: str) -> None:
     assert torch.equal(x.cpu(), torch.arange(3).to(dtype))
 
 
-def test_averages_and_factors_are_of_real_numbers() -> None:
-    x = ones(3)
+@pytest.mark.parametrize("dtype", REDUCED, ids=str)
+def test_averages(dtype: torch.dtype) -> None:
+    x = ones(3, dtype=dtype)
     dist.all_reduce(x, Average)
-    assert x.tolist() == [1.0] * 3
+    assert x.tolist() == [1] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("divisor", [1, 2, 3, -7])
+def test_integers_that_a_number_divides_in_place_are_truncated(dtype: torch.dtype, divisor: int) -> None:
+    x = torch.randint(-100, 100, (50,), dtype=dtype)
+    expected = (x.double() / divisor).trunc()
+    assert torch.equal(x.npu().div_(divisor).cpu().double(), expected)
     with pytest.raises(RuntimeError, match="can't be cast"):
-        dist.all_reduce(ones(3, dtype=torch.int32), Average)
+        x.npu().div_(torch.full((50,), divisor, device="npu:0"))
+
+
+def _sent_to_self(sent: list[torch.Tensor], received: list[torch.Tensor]) -> None:
+    receivers = [dist.P2POp(dist.irecv, one, 0) for one in received]
+    for work in dist.batch_isend_irecv([*receivers, *(dist.P2POp(dist.isend, one, 0) for one in sent)]):
+        work.wait()
+
+
+def test_a_rank_may_send_to_itself_in_a_batch() -> None:
+    sent = [torch.randn(3, 5), torch.randn(7)]
+    received = [ones(3, 5), ones(7)]
+    _sent_to_self([one.npu() for one in sent], received)
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(received, sent, strict=True))
+
+
+@pytest.mark.parametrize("sizes", [((2,), ()), ((), (2,)), ((2,), (3,)), ((2, 3), (3, 2))], ids=str)
+def test_what_a_rank_sends_to_itself_needs_a_receiver_of_its_size(
+    sizes: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    with pytest.raises(RuntimeError, match="HcclBatchSendRecv, error code is 1"):
+        _sent_to_self(*([ones(size) for size in one] for one in sizes))
 
 
 def test_tensors_of_the_host_and_sparse_ones_have_no_backend() -> None:

@@ -15,6 +15,7 @@ from harness.devices.sim.operators.schema_plan import Args, Kwargs, OperatorPlan
 
 _NO_HALF = re.compile(
     r"not implemented for '(?:Half|BFloat16|ComplexHalf)'|Unsupported dtype (?:Half|BFloat16)"
+    r"|Unsupported datatype for \w+: ?c10::(?:Half|BFloat16)"
     r"|Low precision dtypes not supported|(?:Half|BFloat16).*not supported|not supported.*(?:Half|BFloat16)"
 )
 _NEEDS_LONG = re.compile(
@@ -24,6 +25,7 @@ _NEEDS_TENSOR = "Expected a value of type 'Tensor' for argument"
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _CANNOT_GROW = "storage that is not resizable"
 _NO_HALF_TO_FLOAT = "half to float conversion is not supported"
+_NO_QUOTIENT = "result type Float can't be cast to the desired output type"
 _OF_SOFTMAX = frozenset({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data"})
 
 Compute = Callable[..., Any]
@@ -37,12 +39,15 @@ def compute_otherwise(
     Half types that the CPU lacks are computed in float32 and rounded. int32 indices and classes become int64.
     Python scalars become tensors where the schema has tensors.
     out= tensors whose memory is too small are replaced in `values` or `named` by tensors that can grow.
-    A softmax of a half type in float32 is a conversion of its own.
+    A softmax of a half type in float32 is a conversion of its own. Integers that a number divides in place
+    are truncated, as torch_npu needs for averages of ranks (its own tests of `ReduceOp.AVG`).
     """
     text = str(error)
     again = _retrying(plan, compute)
     if _NO_HALF_TO_FLOAT in text:
         return compute(values[0].float(), values[1], False, *values[3:], **named)
+    if _NO_QUOTIENT in text and plan.name == "aten::div_" and not getattr(values[1], "ndim", 0):
+        return values[0].copy_(torch.div(values[0], values[1], rounding_mode="trunc"))
     if _CANNOT_GROW in text and plan.mutable:
         _let_grow(plan, values, named)
         return compute(*values, **named)

@@ -462,6 +462,31 @@ static int mismatch(const communicator *comm, uint32_t peer, const header *their
     return HCCL_E_PARA;
 }
 
+/* Copies what a rank sends to itself: its first message goes to its first receiver, and so on. */
+static void copy_to_self(const communicator *comm, const transfer *items, uint32_t count, int *done, uint32_t *left) {
+    uint32_t receiver = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (items[i].peer != comm->rank || !items[i].sends) continue;
+        while (items[receiver].peer != comm->rank || items[receiver].sends) receiver++;
+        memcpy(items[receiver].data, items[i].data, items[i].bytes);
+        done[i] = done[receiver++] = 1;
+        *left -= 2;
+    }
+}
+
+/* Whether each message that a rank sends to itself has a receiver of the same size, and each receiver a message. */
+static int pairs_with_self(const communicator *comm, const transfer *items, uint32_t count) {
+    uint32_t receiver = 0, open = 0;
+    for (uint32_t i = 0; i < count; i++) open += items[i].peer == comm->rank && !items[i].sends;
+    for (uint32_t i = 0; i < count; i++) {
+        if (items[i].peer != comm->rank || !items[i].sends) continue;
+        if (!open--) return 0;
+        while (items[receiver].peer != comm->rank || items[receiver].sends) receiver++;
+        if (items[receiver++].bytes != items[i].bytes) return 0;
+    }
+    return !open;
+}
+
 /* Performs the transfers, in their order between each pair of ranks. expected: what the messages must be. */
 static int exchange(communicator *comm, transfer *items, uint32_t count, uint32_t kind, uint32_t type) {
     double until = now() + seconds_of("HCCL_EXEC_TIMEOUT", 1836);
@@ -475,7 +500,9 @@ static int exchange(communicator *comm, transfer *items, uint32_t count, uint32_
         expected[i] = (header){kind, type, items[i].bytes, kind == POINT_TO_POINT ? ++messages[items[i].peer] : number};
         items[i].head = items[i].sends ? expected[i] : (header){0};
     }
-    for (uint32_t left = count; left && !result;) {
+    uint32_t left = count;
+    if (!result) copy_to_self(comm, items, count, done, &left);
+    while (left && !result) {
         uint32_t waiting = 0;
         for (uint32_t i = 0; i < count && !result; i++) {
             if (done[i]) continue;
@@ -904,12 +931,16 @@ SIM_API int HcclBatchSendRecv(const batch_item *batch, uint32_t count, void *han
     call c = {.comm = comm, .kind = POINT_TO_POINT, .items = count, .transfers = calloc(count + 1, sizeof(transfer))};
     if (!c.transfers) return HCCL_E_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
-        if (batch[i].type >= TYPES || batch[i].peer >= comm->size || batch[i].peer == comm->rank) {
+        if (batch[i].type >= TYPES || batch[i].peer >= comm->size) {
             free(c.transfers);
             return HCCL_E_PARA;
         }
         uint64_t bytes = batch[i].count * type_bytes[batch[i].type];
         c.transfers[i] = batch[i].receives ? incoming(batch[i].peer, batch[i].data, bytes) : outgoing(batch[i].peer, batch[i].data, bytes);
+    }
+    if (!pairs_with_self(comm, c.transfers, count)) {
+        free(c.transfers);
+        return HCCL_E_PARA;
     }
     return submit(c, NULL, 0, stream);
 }
