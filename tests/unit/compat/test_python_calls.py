@@ -34,9 +34,16 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     top_p: float = 1.0
     stop: str | list[str] | None = None
     greedy: bool = False
+    heat: float = 1.0
     def __post_init__(self):
         if isinstance(self.stop, str):
             self.stop = [self.stop]
+        if self.stop is None:
+            self.stop = []
+        if 0 < self.heat < 0.01:
+            self.heat = 0.01
+        if self.n < 1:
+            raise ValueError(f"n {self.n}")
         self._verify_args()
         if self.greedy:
             self._verify_greedy()
@@ -44,6 +51,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         if self.top_p > 1.0:
             raise ValueError(f"top_p {self.top_p}")
         assert isinstance(self.stop, list)
+        if self.heat < 0:
+            raise ValueError(f"heat {self.heat}")
     def _verify_greedy(self):
         if self.n > 1:
             raise ValueError("n")
@@ -81,6 +90,9 @@ def lint(folder: Path, text: str, name: str = "offline.py", *, skip_others: bool
         ("AsyncEngineArgs(dtyp=1)", "AsyncEngineArgs of vllm 0.18.0 has no argument dtyp", "write dtype"),
         ("SamplingParams(topp=1)", "SamplingParams of vllm 0.18.0 has no argument topp", "write top_p"),
         ("SamplingParams(top_p=2)", "vllm stops: top_p 2", "change the value of top_p"),
+        ("SamplingParams(n=0, stop=None)", "vllm stops: n 0", "change the value of n"),
+        ("SamplingParams(heat=-1, stop='x')", "vllm stops: heat -1", "change the value of heat"),
+        ("SamplingParams(n=2, greedy=True)", "vllm stops: n", "change the value of n or greedy"),
         (
             "LLM('m', fraction=-1)",
             "vllm stops: fraction: it takes more than 0",
@@ -113,6 +125,10 @@ def test_what_this_vllm_does_not_take_is_an_error(tmp_path: Path, call: str, mes
         "for SIZE in (4, 16): LLM('m', seqs=8, max_model_len=SIZE, enforce_eager=False)",
         "SamplingParams(n=2, top_p=0.5, stop='x')",
         "SamplingParams(top_p=float(given))",
+        "SamplingParams(heat=0.001, n=3)",
+        "SamplingParams(3, 2.0, greedy=True)",
+        "SamplingParams(greedy=True, **{'n': 2})",
+        "SamplingParams(greedy=given, n=2)",
         "def f(LLM): LLM(seq=1)",
         f"LLM('m', seqs={'-' * 90}1, max_model_len={'1+' * 900}1, enforce_eager=False)",
         f"if {'not ' * 150}x:\n    LLM('m', seqs={'x.' * 900}y)",

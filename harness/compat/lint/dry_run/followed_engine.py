@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: The module of the platform, and the method to which vLLM gives its configuration.
 PLATFORM, CHECK = "vllm_ascend/platform.py", "check_and_update_config"
 ADDITIONAL = "additional_config"
+#: What a dataclass calls when it has its fields.
+MADE = "__post_init__"
 _NO_KEYS: frozenset[str] = frozenset()
 TOO_LONG = "what comes after the steps that are followed"
 
@@ -112,18 +114,23 @@ def follow_verifications(
     return _followed(follow, next(iter(verifying))[0], sources, surroundings)
 
 
-def follow_self_checks(
-    arguments: Entries,
-    one: ConfigClass,
-    methods: Sequence[str],
-    sources: ModuleSources,
-    surroundings: Surroundings,
+def follow_construction(
+    arguments: Entries, one: ConfigClass, sources: ModuleSources, surroundings: Surroundings
 ) -> EngineChecks:
-    """The checks of a class that fail with its fields: those of the methods that are named."""
+    """The checks that an object makes of itself when it has its fields, in `__post_init__`.
+
+    arguments: the fields that are given. The others have the defaults that the class states for them.
+    """
 
     def follow(run: ProgramWalk) -> bool:
-        _verify(run, arguments, one, {str(name): str(name) for name in arguments}, methods)
-        return True
+        scope = run.modules.module(one[0])
+        cls = scope.variables.get(one[1])
+        found, method = cls.attribute(MADE) if isinstance(cls, Class) else (False, None)
+        if isinstance(cls, Class) and found and isinstance(method, Function):
+            made = Instance(type=cls, attributes={str(name): one for name, one in arguments.items()})
+            made.keys.update({str(name): keys for name, keys in arguments.behind.items()})
+            run.calls.function(method, [made], {}, method.node, scope)
+        return isinstance(cls, Class)
 
     return _followed(follow, one[0], sources, surroundings)
 
@@ -138,22 +145,14 @@ def _has_verification(one: ConfigClass, sources: ModuleSources) -> bool:
     return any(_verifies(method) for node in classes for method in node.body)
 
 
-def _verify(
-    run: ProgramWalk,
-    arguments: Entries,
-    one: ConfigClass,
-    fields: Mapping[str, str],
-    methods: Sequence[str] | None = None,
-) -> None:
-    """Follow the methods of one class that check it, or those that are named."""
+def _verify(run: ProgramWalk, arguments: Entries, one: ConfigClass, fields: Mapping[str, str]) -> None:
+    """Follow the methods of one class that check it."""
     scope = run.modules.module(one[0])
     cls = scope.variables.get(one[1])
     given = run.libraries.external({field: arguments[name] for name, field in fields.items()})
     given.keys.update({field: arguments.behind.get(name, _NO_KEYS) for name, field in fields.items()})
     for method in cls.scope.variables.values() if isinstance(cls, Class) else ():
-        if isinstance(method, Function) and (
-            _verifies(method.node) if methods is None else getattr(method.node, "name", "") in methods
-        ):
+        if isinstance(method, Function) and _verifies(method.node):
             node = method.node
             named = [parameter.arg for parameter in node.args.args[1:]]
             values = [arguments.get(name, UNKNOWN) for name in named]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from harness.compat.lint.dry_run.followed_engine import EngineChecks, follow_engine, follow_self_checks
+from harness.compat.lint.dry_run.followed_engine import (
+    ConfigClass,
+    EngineChecks,
+    follow_construction,
+    follow_engine,
+)
 from harness.compat.lint.dry_run.program_values import Entries, ProgramError, Unknown
 from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.engine_findings import (
@@ -21,7 +26,7 @@ from harness.compat.lint.engine_variables import stated_vllm
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
 from harness.compat.lint.module_files import ModuleSources
-from harness.compat.lint.serving.constructors import Constructor, constructor, self_checks
+from harness.compat.lint.serving.constructors import Constructor, constructor
 from harness.compat.lint.serving.field_types import SourceNames
 from harness.compat.lint.serving.json_types import limit_problem
 from harness.compat.lint.serving.option_source import ARGUMENTS_FILE, server_options
@@ -72,7 +77,7 @@ def call_findings(
             if any(path == ARGUMENTS_FILE for path, _ in takes.owners):
                 yield from _engine(call, job, versions, sources, vllm, label)
             else:
-                checks = _self_checked(call, names, vllm, definition.path, definition.node)
+                checks = _constructed(call, vllm, owner)
                 yield from engine_check_findings(checks.failed, job, _text_of(call), label)
                 opened += checks.unread
     if opened:
@@ -146,21 +151,11 @@ def _outside_of_limits(
             )
 
 
-def _self_checked(
-    call: PythonCall, names: SourceNames, vllm: ModuleSources, path: str, node: ast.ClassDef
-) -> EngineChecks:
-    """The checks that an object makes of itself in any case, with the defaults of what is not given."""
-    methods, changed = self_checks(node)
-    if not methods or call.may_have_more:
+def _constructed(call: PythonCall, vllm: ModuleSources, owner: ConfigClass) -> EngineChecks:
+    """The checks that the object makes of itself, with the defaults of what is not given."""
+    if call.may_have_more:
         return EngineChecks()
-    entries = _entries(call)
-    for field, default in names.defaults(path, node).items():
-        if field not in entries:
-            entries[field] = default
-    for field in changed & entries.keys():
-        entries[field] = Unknown()
-    surroundings = Surroundings(device="npu", variables={})
-    return follow_self_checks(entries, (path, node.name), methods, vllm, surroundings)
+    return follow_construction(_entries(call), owner, vllm, Surroundings(device="npu", variables={}))
 
 
 def _unknown_argument(

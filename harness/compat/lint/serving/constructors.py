@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.compat.lint.dry_run.followed_engine import ConfigClass
@@ -97,30 +97,3 @@ def _of_method(
 
 def _passes(keyword: ast.keyword, name: str) -> bool:
     return keyword.arg is None and isinstance(keyword.value, ast.Name) and keyword.value.id == name
-
-
-def self_checks(node: ast.ClassDef) -> tuple[Sequence[str], frozenset[str]]:
-    """The methods that `__post_init__` calls in any case, and the fields that it may set before."""
-    body = next(
-        (one.body for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__post_init__"),
-        [],
-    )
-    called: list[str] = []
-    changed: set[str] = set()
-    before: set[str] = set()
-    for statement in body:
-        match statement:
-            case ast.Expr(
-                ast.Call(func=ast.Attribute(value=ast.Name("self"), attr=name), args=[], keywords=[])
-            ):
-                called.append(name)
-                before |= changed
-        changed |= {
-            one.attr
-            for one in ast.walk(statement)
-            if isinstance(one, ast.Attribute)
-            and isinstance(one.ctx, ast.Store)
-            and isinstance(one.value, ast.Name)
-            and one.value.id == "self"
-        }
-    return called, frozenset(before)

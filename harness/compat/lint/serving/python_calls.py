@@ -34,8 +34,9 @@ class PythonArgument:
 
 @dataclass(frozen=True, kw_only=True)
 class PythonCall:
-    """A call of a name of vLLM. module, name: where it is imported from. may_have_more: it has `**arguments`.
+    """A call of a name of vLLM. module, name: where it is imported from.
 
+    may_have_more: it has `**arguments`, or some without a name.
     guarded: whether the file expects that the call can fail, or that it depends on a version.
     """
 
@@ -90,7 +91,7 @@ class _Reader:
                     name=target[1],
                     arguments=arguments,
                     where=Location(self._path, node.lineno, node.col_offset + 1),
-                    may_have_more=any(one.arg is None for one in node.keywords),
+                    may_have_more=bool(node.args) or any(one.arg is None for one in node.keywords),
                     guarded=id(node) in guarded,
                 )
 
