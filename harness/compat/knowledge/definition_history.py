@@ -123,6 +123,51 @@ def has_attribute(attribute: str) -> UseTest:
     return works
 
 
+def is_class(api: ApiSurface, name: str) -> InRelease:
+    """Whether a name is that of a class."""
+    definition = api.find(name).definition
+    return InRelease.FOUND if definition is not None and definition.is_class else InRelease.UNKNOWN
+
+
+def every_object_has(attribute: str) -> UseTest:
+    """Whether every object of a class has an attribute: a method, or a field that its body gives a value.
+
+    What a method assigns, an object may not have yet; a property may raise the error that says it is missing.
+    """
+
+    def works(api: ApiSurface, name: str) -> InRelease:
+        definition = api.find(name).definition
+        if definition is None or not isinstance(definition.node, ast.ClassDef):
+            return InRelease.UNKNOWN
+        found = in_release(api.find(f"{name}.{attribute}").presence)
+        if found is not InRelease.FOUND:
+            return found
+        node, method = definition.node, api.member(definition, attribute).definition
+        is_method = method is not None and _is_plain_method(method.node)
+        takes_fields = _takes_fields(definition)
+        is_field = any(_gives_field(one, attribute, takes_fields=takes_fields) for one in node.body)
+        return InRelease.FOUND if is_method or is_field else InRelease.UNKNOWN
+
+    return works
+
+
+def _is_plain_method(node: ast.stmt) -> bool:
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return is_function and decorators(node) <= {"staticmethod", "classmethod", "abstractmethod"}
+
+
+def _gives_field(node: ast.stmt, name: str, *, takes_fields: bool) -> bool:
+    """Whether a statement of a class's body gives its objects a field, if only by their `__init__`."""
+    if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.target.id != name:
+        return False
+    if not isinstance(node.value, ast.Call):
+        return takes_fields or node.value is not None
+    options = {one.arg: one.value for one in node.value.keywords}
+    init = options.get("init")
+    is_left_out = isinstance(init, ast.Constant) and init.value is False
+    return takes_fields and (not is_left_out or bool({"default", "default_factory"} & options.keys()))
+
+
 def sets_attribute(attribute: str) -> UseTest:
     """Whether a class or a base in its package names an attribute. Other bases can have more of them."""
 

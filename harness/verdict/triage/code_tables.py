@@ -33,6 +33,13 @@ NEEDLES = (
     *(f"[PID: {digit}" for digit in range(1, 10)),
     *(f"ERR{module:02}{kind}" for module in range(5) for kind in ("00", "01", "10", "20", "30")),
     "_Error_",
+    "_Error(",
+    # Exceptions of torch_npu that name no code.
+    ": UCE ERROR",
+    " ECC ERROR",
+    ": SUSPECT ",
+    " LINK ERROR",
+    ": HCCL OP RETRY",
 )
 #: CANN's codes for an inner error, such as EZ9999, end like this: other codes tell more. So they do where
 #: torch_npu only reports that a call of ACL, HCCL or the graph engine failed.
@@ -48,6 +55,7 @@ _ACL = re.compile(
 _CANN = re.compile(r"(?<![\w.])(?P<code>E[0-9A-PZ]\d{4})(?=[:)\]\[,;.]|\s*$| )")
 _TORCH_NPU = re.compile(r"\bERR(?P<module>\d\d)(?P<kind>\d{3})\b")
 _HCCL = re.compile(r"HCCL function error:.{0,300}error code is (?P<code>\d{1,2})\b")
+_RAISED = re.compile(r"\b(?:RuntimeError|DistBackendError): (?P<text>[A-Z][A-Z ]{5,40}[A-Z])\b")
 _DEVICE = re.compile(r"\b(?:[Dd]evice|dev)(?:[ _]?[Ii][Dd])?\s{0,2}[:=\[]{1,2}\s{0,2}(\d{1,4})\b")
 _REMOTE = re.compile(
     r"\b(?:[Rr]emote[ _]?[Rr]ank(?:[ _]?[Ii][Dd])?|dst_?[Rr]ank|peer[ _]rank|[Pp]eer end|from remote rank)"
@@ -105,6 +113,7 @@ class _TorchNpu(BaseModel):
     sources: YamlList = Field(min_length=1)
     modules: dict[str, str]
     kinds: dict[str, _Kind]
+    texts: dict[str, str]
     hccl: dict[str, str]
 
 
@@ -147,6 +156,10 @@ def explain_codes(text: str) -> Iterator[Signature]:
         code = str(int(found["code"], 16)) if found["code"].startswith("0x") else found["code"]
         if len(code) == 6:
             yield from _of_table(acl_table(), "aclError", code, code[0])
+    raised = _RAISED.search(text)
+    if raised and raised["text"] in torch_npu_table().texts:
+        code = torch_npu_table().texts[raised["text"]]
+        yield from _of_table(acl_table(), "aclError", code, code[0])
     for code in (one for one in cann if one.endswith(UNSPECIFIC)):
         yield from _of_table(cann_table(), "CANN", code, code[1])
     hccl = _HCCL.search(text)

@@ -20,6 +20,12 @@ USES = {
         "A.b",
         ("c", "d"),
     ),
+    "TypeError: A.b() missing required positional argument: c": (Expected.ARGUMENT, "A.b", ("c",)),
+    "AttributeError: Can't get attribute 'B' on <module 'vllm.a' from '/x/vllm/a.py'>": (
+        Expected.ATTRIBUTE,
+        "vllm.a",
+        ("B",),
+    ),
     "TypeError: A.b() takes from 2 to 3 positional arguments but 5 were given": (
         Expected.POSITIONAL,
         "A.b",

@@ -528,7 +528,7 @@ def test_files_and_functions_of_a_stack_tell_the_release(tmp_path: Path) -> None
     cause = derived(early, pack)
     assert cause is not None
     assert cause.degree == "likely"
-    assert "the files in the stack are those of vllm 0.8.5" in cause.sentence
+    assert "the classes and files that the log names are those of vllm 0.8.5" in cause.sentence
     late = traced('vllm/core.py", line 3, in new', PLUGIN_FRAME, error=NEW)
     assert (found := derived(late, pack)) is None or found.degree == "symptom"
 
@@ -826,3 +826,48 @@ def test_what_was_read_for_one_cause_is_forgotten_before_the_next(tmp_path: Path
     errors = (f"TypeError: Args.__init__() got an unexpected keyword argument '{name}'\n" for name in "bcd")
     triage_text("".join(errors).encode(), surfaces=pack)
     assert len(trims) == 4
+
+
+OPTIONS = """
+from dataclasses import dataclass, field
+class Holder:
+    def __init__(self): self.assigned_late = 1
+    @property
+    def computed_late(self): ...
+@dataclass
+class Options:
+    size: int = 1
+    left_out_field: int = field(init=False)
+    other_size: int = field(default=1)
+    def to_other(self): ...
+"""
+PLAIN = "from dataclasses import dataclass\nclass Holder: ...\n@dataclass\nclass Options:\n    size: int = 1\n"
+MODULE = "vllm__core"
+
+
+@pytest.mark.parametrize("name", ["other_size", "to_other"])
+def test_an_object_without_what_each_object_has_rules_out_the_releases_that_have_it(tmp_path: Path, name):
+    pack = packed(tmp_path, {"vllm": {"0.8.5": {MODULE: PLAIN}, "0.9.1": {MODULE: OPTIONS}}})
+    cause = derived(f"AttributeError: 'Options' object has no attribute '{name}'", pack)
+    assert cause is not None
+    assert (cause.degree, cause.is_open) == ("proven", True)
+    assert f"`Options` has `{name}` in vllm from 0.9.1 on" in cause.sentence
+    assert "another release or commit of vllm, or other code" in cause.sentence
+
+
+@pytest.mark.parametrize("use", ["Options.left_out_field", "Holder.assigned_late", "Holder.computed_late"])
+def test_what_an_object_may_lack_anyway_rules_out_no_release(tmp_path: Path, use):
+    pack = packed(tmp_path, {"vllm": {"0.8.5": {MODULE: PLAIN}, "0.9.1": {MODULE: OPTIONS}}})
+    owner, name = use.split(".")
+    cause = derived(f"AttributeError: '{owner}' object has no attribute '{name}'", pack)
+    assert cause is None or cause.degree == "symptom"
+
+
+def test_the_class_in_a_message_tells_the_releases_that_have_it(tmp_path: Path) -> None:
+    early, late = "class Old:\n    special_words = 1\n", "class Newest: ...\n"
+    pack = packed(tmp_path, {"vllm": {"0.8.5": {MODULE: early}, "0.9.1": {MODULE: late}}})
+    cause = derived("AttributeError: Newest has no attribute special_words", pack)
+    assert cause is not None
+    assert cause.degree == "likely"
+    assert "`special_words` is mentioned in vllm until 0.8.5" in cause.sentence
+    assert "those of vllm 0.9.1" in cause.sentence

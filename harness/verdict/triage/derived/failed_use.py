@@ -138,7 +138,7 @@ FORMS = (
     ),
     _form(
         Expected.ARGUMENT,
-        rf"{CALLED} missing \d+ required (?:positional|keyword-only) arguments?: (?P<names>.{{1,300}})",
+        rf"{CALLED} missing (?:\d+ )?required (?:positional|keyword-only) arguments?: (?P<names>.{{1,300}})",
     ),
     _form(
         Expected.POSITIONAL,
@@ -158,6 +158,12 @@ FORMS = (
         Expected.ATTRIBUTE,
         rf"{Q}(?P<owner>{DOTTED}){Q} object has no (?:attribute|field) {Q}(?P<names>[\w ]{{1,100}}){Q}",
     ),
+    # pickle looks for a class in the module in which it was when the file was written.
+    _form(
+        Expected.ATTRIBUTE,
+        rf"Can{Q}t get (?:local )?attribute {Q}(?P<names>\w+){Q} on <module {Q}(?P<owner>{DOTTED}){Q}"
+        rf"(?: from {Q}(?P<file>[^{Q[1:-1]}]{{1,500}}){Q})?",
+    ),
     # An enumeration says only the name that it does not have; msgspec only the argument.
     _form(Expected.ATTRIBUTE, r"^AttributeError: (?P<owner>)(?P<names>[A-Za-z_]\w{1,100})$"),
     _form(Expected.KEYWORD, rf"^TypeError: (?P<owner>)Unexpected keyword argument {Q}(?P<names>\w+){Q}"),
@@ -166,7 +172,7 @@ FORMS = (
     ),
     _form(
         Expected.NAME,
-        rf"[Cc]annot import name {Q}(?P<names>\w+){Q} from (?:partially initialized module )?"
+        rf"[Cc]annot import name {Q}(?P<names>\w+){Q}\s+from (?:partially initialized module )?"
         rf"{Q}?(?P<owner>{DOTTED}){Q}?"
         r"(?: \((?:most likely due to a circular import\) \()?(?P<file>[^()]{1,500})\))?",
     ),

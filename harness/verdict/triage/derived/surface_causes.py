@@ -64,7 +64,7 @@ class SurfaceCauses:
         works = {
             (one.package, one.has)
             for one in asked
-            if self._installed(one.history, use.stack).state is InRelease.FOUND
+            if self._installed(one, use.stack).state is InRelease.FOUND
         }
         for question in asked:
             cause = self._cause(question, use) if (question.package, question.has) not in works else None
@@ -73,14 +73,14 @@ class SurfaceCauses:
 
     def works_as_installed(self, use: FailedUse) -> bool:
         """Whether a release that the log shows, and that was read, has what was expected."""
-        found = (self._installed(one.history, use.stack) for one in questions(self.pack, use, self.versions))
+        found = (self._installed(one, use.stack) for one in questions(self.pack, use, self.versions))
         return any(one.is_listed and one.state is InRelease.FOUND for one in found)
 
     def _cause(self, question: SurfaceQuestion, use: FailedUse) -> DerivedCause | None:
         states = {state for _version, state in question.history.releases}
         if question.caller == question.package or states <= {InRelease.UNKNOWN, InRelease.NOT_READ}:
             return None
-        installed = self._installed(question.history, use.stack)
+        installed = self._installed(question, use.stack)
         if installed.state is InRelease.FOUND:
             return None
         if question.is_built:
@@ -180,11 +180,13 @@ class SurfaceCauses:
     def _stacks(self) -> tuple[str, ...]:
         return self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()})
 
-    def _installed(self, history: NameHistory, stack: Sequence[Frame]) -> _Installed:
+    def _installed(self, question: SurfaceQuestion, stack: Sequence[Frame]) -> _Installed:
+        history = question.history
         by_stack = releases_with_stack(self.pack, history.package, stack)
         shown = self.versions.get(history.package)
         if shown is None:
-            return _by_stack(history, by_stack)
+            by_class = by_stack & question.with_class if by_stack else question.with_class
+            return _by_stack(history, by_class or by_stack)
         for version in (shown.version, shown.version.partition("+")[0]):
             listed = _listed(history, version)
             if listed:
@@ -252,6 +254,8 @@ def _is_excluded(question: SurfaceQuestion, installed: _Installed) -> bool:
 def _left_over(question: SurfaceQuestion) -> str:
     """Everything that it can be, if the releases that have it are ruled out."""
     package = question.package
+    if question.is_object:
+        return f"the class of this object is of another release or commit of {package}, or other code"
     if question.is_call:
         return f"what was called is of another release or commit of {package}, or other code of this name"
     return (
@@ -286,7 +290,7 @@ def _installed_in_words(question: SurfaceQuestion, installed: _Installed) -> str
     if installed.version:
         return f"{package} {installed.version}, which is installed, is not one of them"
     if installed.span:
-        return f"the files in the stack are those of {package} {installed.span}"
+        return f"the classes and files that the log names are those of {package} {installed.span}"
     if question.is_imported:
         return f"the installed {package}, which has refused it, is not one of them"
     read = [one for one, state in history.releases if state is not InRelease.NOT_READ]

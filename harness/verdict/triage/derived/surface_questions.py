@@ -12,7 +12,9 @@ from harness.compat.knowledge.definition_history import (
     bases_in_other_packages,
     defines_all,
     definition_history,
+    every_object_has,
     has_attribute,
+    is_class,
     lacks_keyword,
     lacks_positional,
     needs_none_of,
@@ -56,9 +58,10 @@ class SurfaceQuestion:
     package can be meant. is_import: the import of a name from a module that exists, so the name was there
     for whoever wrote the import. is_imported: whatever is installed of this package has refused it: the
     calling file imports it from there, or the message names the installed file that lacks it. is_stated: the
-    message says that a module which Python found lacks it, or (is_call) that what was called refuses it.
+    message says that a module which Python found lacks it, or (is_call) that what was called refuses it, or
+    (is_object) that an object lacks what each object of the class has in these releases.
     is_built: releases import it from themselves and have no source of it. is_mention: the name only occurs
-    as a word.
+    as a word. with_class: the releases that have the class of the object, if the message names it.
     """
 
     history: NameHistory
@@ -71,8 +74,10 @@ class SurfaceQuestion:
     is_imported: bool = False
     is_stated: bool = False
     is_call: bool = False
+    is_object: bool = False
     is_built: bool = False
     is_mention: bool = False
+    with_class: frozenset[str] = frozenset()
 
     @property
     def package(self) -> str:
@@ -284,7 +289,17 @@ def _defined(
             # If nothing in the log names the package, it may also be another class of this name.
             is_weak = not (use.stack or is_named(package, use, shown))
             is_weak |= any(state is InRelease.UNKNOWN for _version, state in question.history.releases)
-            question = replace(question, is_weak=is_weak)
+            stated = is_sole and _is_in_every_object(pack, question, use)
+            # Then the message alone rules out the releases that have it, however the others were judged.
+            certain = question.is_certain or stated
+            question = replace(
+                question,
+                is_weak=is_weak,
+                is_stated=stated,
+                is_object=stated,
+                is_certain=certain,
+                with_class=_with_class(pack, package, owner) if is_sole else frozenset(),
+            )
         yield question
         for base in bases if history.in_release(installed) is not InRelease.FOUND else ():
             yield from _of_base(pack, use, package, base)
@@ -301,7 +316,24 @@ def _defined(
                     is_certain=False,
                     is_weak=True,
                     is_mention=True,
+                    with_class=question.with_class,
                 )
+
+
+def _with_class(pack: SurfacePack, package: str, name: str) -> frozenset[str]:
+    """The releases of a package that define a class."""
+    history = definition_history(pack, package, name, is_class)
+    return frozenset(one for one, state in history.releases if state is InRelease.FOUND)
+
+
+def _is_in_every_object(pack: SurfacePack, question: SurfaceQuestion, use: FailedUse) -> bool:
+    """Whether in the releases whose class has an attribute, each of its objects has it."""
+    having = [one for one, state in question.history.releases if state is InRelease.FOUND]
+    if not having:
+        return False
+    history = definition_history(pack, question.package, use.owner, every_object_has(use.names[0]))
+    states = dict(history.releases)
+    return all(states[one] is InRelease.FOUND for one in having)
 
 
 def _of_base(
