@@ -24,6 +24,7 @@ NEEDLES = (
     "errorCode",
     "ErrorCode=",
     "runtime result",
+    " result = 50",
     ", errno:",
     "Inner Error",
     "RankID:",
@@ -47,7 +48,7 @@ UNSPECIFIC = ("9999", *(f"err{module:02}{kind}" for module in range(4) for kind 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 _ACL = re.compile(
-    r"(?:[Ee]rror ?[Cc]ode(?: is)?|[Rr]et(?:Code)?|[Ee]rr(?:or)?_code|runtime result|errno|error no"
+    r"(?:[Ee]rror ?[Cc]ode(?: is)?|[Rr]et(?:Code)?|[Ee]rr(?:or)?_code|runtime result|\bresult|errno|error no"
     r"|\bacl\w{1,60}\(.{0,200}?\) failed)"
     r"\s{0,2}[:=]?\s{0,2}\(?"
     r"(?P<code>0x[0-9a-fA-F]{5,8}|[1235]\d{5})\b"

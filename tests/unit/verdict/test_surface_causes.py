@@ -841,7 +841,9 @@ class Options:
     other_size: int = field(default=1)
     def to_other(self): ...
 """
-PLAIN = "from dataclasses import dataclass\nclass Holder: ...\n@dataclass\nclass Options:\n    size: int = 1\n"
+PLAIN = (
+    "from dataclasses import dataclass\nclass Holder: ...\n@dataclass\nclass Options:\n    size: int = 1\n"
+)
 MODULE = "vllm__core"
 
 
