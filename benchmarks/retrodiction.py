@@ -46,8 +46,8 @@ AREAS: Mapping[str, frozenset[str]] = {
     "hang": frozenset({"progress", "distributed", "device code", "ending"}),
     "build": frozenset({"libraries", "resolve", "patch"}),
 }
-#: Of the half that was only counted at first, the cases with a second byte of the hash below this were opened in
-#: December 2026, after they had been counted. The others never were.
+#: Of the half that was only counted at first, the cases with a second byte of the hash below this were
+#: opened in December 2026, after they had been counted. The others never were.
 OPENED = 102
 #: What an answer rests on: the degree of a derived cause, or a signature. `open`: it names several things of
 #: which one is the cause.
