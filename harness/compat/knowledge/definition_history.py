@@ -152,8 +152,9 @@ def every_object_has(attribute: str) -> UseTest:
 
 
 def _is_plain_method(node: ast.stmt) -> bool:
-    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    return is_function and decorators(node) <= {"staticmethod", "classmethod", "abstractmethod"}
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    return decorators(node) <= {"staticmethod", "classmethod", "abstractmethod"}
 
 
 def _gives_field(node: ast.stmt, name: str, *, takes_fields: bool) -> bool:

@@ -88,6 +88,10 @@ class PackageBuild:
             if self._is_known(release.version):
                 continue
             packed, files = self._read(release)
+            if packed.unread and release.version in self._contents:
+                # What a pack has of a release is not lost where only more of it could not be read.
+                self._report(f"{release.version}: {packed.unread}")
+                continue
             self._releases[release.version] = packed
             if not packed.unread:
                 self._contents[release.version] = files

@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 from harness.sources.python_syntax import parse_source
 
 #: The packages whose exceptions users see without knowing who raised them; others only add to the size.
-WITH_MESSAGES = frozenset({"verl", "vllm-ascend"})
+WITH_MESSAGES = frozenset({"tensordict", "verl", "vllm", "vllm-ascend"})
 #: A pack has the messages of a module in a file of this name beside it.
 RAISED = ".raised"
 #: Stands for a value in a message.
