@@ -182,7 +182,7 @@ class _SuiteRun:
         if "engine" in self.context.facets["device"]:
             # A container sees the working folder of the task, but not the cache.
             tree, requirements = _copied(tree, out / "tree"), _copied(requirements, out / "requirements")
-        suite = self.suite
+        suite, kind = self.suite, self.context.facets["device"]["kind"]
         files = tuple(
             FileToRun(path=path, key=self.keys[path][:32], left_out=left_out(suite, path)) for path in missing
         )
@@ -197,7 +197,9 @@ class _SuiteRun:
             env=dict(suite.env),
             preload=suite.preload,
             device=suite.device,
-            workers=workers(self.context.facets["device"]["kind"]),
+            workers=workers(kind),
+            # Tests for several cards use fixed ports. On NPUs, HCCL needs the network of the host.
+            own_network=suite.cards > 1 and kind != "npu",
             budget_s=PROGRAM_BUDGET_S,
             limits=FileLimits(
                 test_s=float(suite.test_seconds),
@@ -205,9 +207,7 @@ class _SuiteRun:
                 memory_bytes=suite.memory_mib << 20,
             ),
             # On an NPU, as the tests were written.
-            warm_children=suite.device == "npu" and self.context.facets["device"]["kind"] == "sim",
-            # Tests for several cards use fixed ports.
-            own_network=suite.cards > 1,
+            warm_children=suite.device == "npu" and kind == "sim",
         )
         list_file, report = out / "work.json", out / "report.json"
         list_file.write_text(json.dumps(to_json(work)), encoding="utf-8")
