@@ -35,6 +35,7 @@ NEEDLES = (
     *(f"ERR{module:02}{kind}" for module in range(5) for kind in ("00", "01", "10", "20", "30")),
     "_Error_",
     "_Error(",
+    "error from device(chipId",
     # Exceptions of torch_npu that name no code.
     ": UCE ERROR",
     " ECC ERROR",
@@ -56,6 +57,7 @@ _ACL = re.compile(
 _CANN = re.compile(r"(?<![\w.])(?P<code>E[0-9A-PZ]\d{4})(?=[:)\]\[,;.]|\s*$| )")
 _TORCH_NPU = re.compile(r"\bERR(?P<module>\d\d)(?P<kind>\d{3})\b")
 _HCCL = re.compile(r"HCCL function error:.{0,300}error code is (?P<code>\d{1,2})\b")
+_REPORT = re.compile(r"\berror from device\(chipId:(?P<text>.{0,300})", re.IGNORECASE)
 _RAISED = re.compile(r"\b(?:RuntimeError|DistBackendError): (?P<text>[A-Z][A-Z ]{5,40}[A-Z])\b")
 _DEVICE = re.compile(r"\b(?:[Dd]evice|dev)(?:[ _]?[Ii][Dd])?\s{0,2}[:=\[]{1,2}\s{0,2}(\d{1,4})\b")
 _REMOTE = re.compile(
@@ -83,7 +85,9 @@ class _Group(BaseModel):
 
 
 class _Table(BaseModel):
-    """names: title -> its codes. groups: what codes of one kind mean. families: the same, by a character."""
+    """names: title -> its codes. groups: what codes of one kind mean. families: the same, by a character.
+    reports: text of a report about a card -> the code that a caller gets for it.
+    """
 
     model_config = _STRICT
 
@@ -91,6 +95,7 @@ class _Table(BaseModel):
     families: dict[str, _Family]
     groups: list[_Group]
     names: dict[str, YamlList]
+    reports: dict[str, str] = Field(default_factory=dict)
 
     def name(self, code: str) -> str:
         """The title of a code, "" for an unknown one."""
@@ -157,9 +162,7 @@ def explain_codes(text: str) -> Iterator[Signature]:
         code = str(int(found["code"], 16)) if found["code"].startswith("0x") else found["code"]
         if len(code) == 6:
             yield from _of_table(acl_table(), "aclError", code, code[0])
-    raised = _RAISED.search(text)
-    if raised and raised["text"] in torch_npu_table().texts:
-        code = torch_npu_table().texts[raised["text"]]
+    for code in _meant_codes(text):
         yield from _of_table(acl_table(), "aclError", code, code[0])
     for code in (one for one in cann if one.endswith(UNSPECIFIC)):
         yield from _of_table(cann_table(), "CANN", code, code[1])
@@ -168,6 +171,16 @@ def explain_codes(text: str) -> Iterator[Signature]:
         yield _of_hccl(hccl["code"])
     for found in _TORCH_NPU.finditer(text):
         yield from _of_torch_npu(found["module"], found["kind"])
+
+
+def _meant_codes(text: str) -> Iterator[str]:
+    """The codes of ACL that a line means without naming them."""
+    raised, report = _RAISED.search(text), _REPORT.search(text)
+    if raised and raised["text"] in torch_npu_table().texts:
+        yield torch_npu_table().texts[raised["text"]]
+    if report:
+        said = report["text"].casefold()
+        yield from [code for part, code in acl_table().reports.items() if part in said][:1]
 
 
 def places_of(text: str) -> CodePlaces:
