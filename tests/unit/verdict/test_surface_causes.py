@@ -873,3 +873,14 @@ def test_the_class_in_a_message_tells_the_releases_that_have_it(tmp_path: Path) 
     assert cause.degree == "likely"
     assert "`special_words` is mentioned in vllm until 0.8.5" in cause.sentence
     assert "those of vllm 0.9.1" in cause.sentence
+
+
+def test_a_symptom_names_the_package_whose_function_was_called(tmp_path: Path) -> None:
+    forwards = "def _replaced(obj, **kwargs): ...\n"
+    pack = packed(tmp_path, {"torch-npu": {"2.7.1": {"torch_npu__contrib__replace": forwards}}})
+    frame = 'File "/x/site-packages/vllm/core.py", line 3, in f\n    @torch.compile(backend=x)\n'
+    cause = derived(f"{frame}TypeError: _replaced() got an unexpected keyword argument 'backend'", pack)
+    assert cause is not None
+    assert cause.degree == "symptom"
+    assert "the function is that of torch-npu (torch_npu/contrib/replace.py)" in cause.sentence
+    assert cause.packages == ("vllm", "torch-npu")

@@ -20,6 +20,7 @@ from harness.verdict.triage.derived.installed_files import (
     unregistered_operator,
 )
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
+from harness.verdict.triage.derived.meant_packages import meant_packages
 from harness.verdict.triage.derived.message_causes import told_by_message
 from harness.verdict.triage.derived.package_names import (
     CHECKED_OUT,
@@ -35,6 +36,7 @@ from harness.verdict.triage.derived.published_pairs import PublishedPairs, shipp
 from harness.verdict.triage.derived.raised_causes import RaisedCauses, bare_assertion, may_be_raised
 from harness.verdict.triage.derived.requirement_causes import RequirementCauses
 from harness.verdict.triage.derived.surface_causes import SurfaceCauses
+from harness.verdict.triage.derived.surface_questions import REFUSED
 from harness.verdict.triage.stack_trace import Frame
 
 #: Looking up a use takes up to seconds.
@@ -226,6 +228,14 @@ class CauseFinder:
         sentence = f"not in the installed {packages[0]}{by}: {subject}"
         if user == packages[0]:
             sentence = f"not in this environment{by}: {subject}"
+        place = self._refusing_place(use, user)
+        if place:
+            # A program that replaces functions of another, as transfer_to_npu does, is often not in the stack.
+            package, file = place
+            packages = (*packages, package)
+            sentence = (
+                f"{user} expects that {subject}; the function is that of {package} ({file}), which refuses it"
+            )
         return DerivedCause(
             degree=Degree.SYMPTOM,
             sentence=sentence,
@@ -234,6 +244,17 @@ class CauseFinder:
             remedy=f"compare the versions of {' and '.join(packages)} with those of a stack that works",
             stacks=self._stacks(),
         )
+
+    def _refusing_place(self, use: FailedUse, user: str) -> tuple[str, str] | None:
+        """The other package, and its file, with the only function of this name that was called."""
+        pack = self.surfaces.pack
+        if pack is None or use.expected not in REFUSED or not user or "." in use.owner:
+            return None
+        defining = meant_packages(pack, use, self.versions)
+        if len(defining) != 1 or defining[0] == user:
+            return None
+        files = pack.modules_defining(defining[0], use.owner)
+        return (defining[0], files[0]) if len(files) == 1 else None
 
     def _stacks(self) -> tuple[str, ...]:
         return self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()})
