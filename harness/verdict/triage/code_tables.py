@@ -36,6 +36,7 @@ NEEDLES = (
     "_Error_",
     "_Error(",
     "error from device(chipId",
+    " errorStr: ",
     # Exceptions of torch_npu that name no code.
     ": UCE ERROR",
     " ECC ERROR",
@@ -57,7 +58,7 @@ _ACL = re.compile(
 _CANN = re.compile(r"(?<![\w.])(?P<code>E[0-9A-PZ]\d{4})(?=[:)\]\[,;.]|\s*$| )")
 _TORCH_NPU = re.compile(r"\bERR(?P<module>\d\d)(?P<kind>\d{3})\b")
 _HCCL = re.compile(r"HCCL function error:.{0,300}error code is (?P<code>\d{1,2})\b")
-_REPORT = re.compile(r"\berror from device\(chipId:(?P<text>.{0,300})", re.IGNORECASE)
+_REPORT = re.compile(r"\b(?:error from device\(chipId:|errorStr: )(?P<text>.{0,300})", re.IGNORECASE)
 _RAISED = re.compile(r"\b(?:RuntimeError|DistBackendError): (?P<text>[A-Z][A-Z ]{5,40}[A-Z])\b")
 _DEVICE = re.compile(r"\b(?:[Dd]evice|dev)(?:[ _]?[Ii][Dd])?\s{0,2}[:=\[]{1,2}\s{0,2}(\d{1,4})\b")
 _REMOTE = re.compile(

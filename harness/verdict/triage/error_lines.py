@@ -11,6 +11,8 @@ from harness.verdict.triage.stack_trace import LoggedFailure
 NEEDLES = (
     "Error: ",
     "Exception: ",
+    "VersionConflict: ",
+    "DistributionNotFound: ",
     "Interrupt",
     "ERROR 0",
     "ERROR 1",
@@ -40,7 +42,7 @@ NEEDLES = (
 ERROR_LEVEL = "ERROR"
 EXCEPTION = re.compile(
     r"(?:.{0,120}?[\])\s:\"'])??(?P<type>(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Expired|Refused|"
-    r"Unavailable|Exhausted|Aborted|NotFound))(?:\([\w.]{1,200}\))?: (?P<message>\S.*)$"
+    r"Unavailable|Exhausted|Aborted|NotFound|Conflict))(?:\([\w.]{1,200}\))?: (?P<message>\S.*)$"
 )
 # Errors of programs other than Python's: compilers, linkers, git, shells, C's assert.
 PROGRAM = re.compile(

@@ -53,6 +53,11 @@ REPORT = "EZ9999: [PID: 7] The error from device(chipId:0, dieId:1), serial numb
         (REPORT.format("hccl fftsplus task timeout occurred during task execution"), "acl-507048", "in time"),
         (REPORT.format("there is an exception of aivec error, core id is 7"), "acl-507035", "vector core"),
         (REPORT.format("there is an aicore error exception, core id is 7"), "acl-507015", "aicore"),
+        (
+            "EZ9999: x errorStr: The DDR address of the MTE instruction is out of range.\n",
+            "acl-507015",
+            "wrong",
+        ),
         (REPORT.format("an exception occurred during AICPU execution"), "acl-507018", "aicpu"),
         ("RuntimeError: SUSPECT REMOTE ERROR.\n", "acl-507057", "link"),
         ("RuntimeError: HBM MULTI BIT ECC ERROR.\n", "acl-507054", "ECC"),

@@ -169,6 +169,12 @@ def test_what_an_installer_says_about_two_packages_is_a_cause(text, sentence):
 
 
 COMPARED = {
+    "pkg_resources.VersionConflict: (numpy 2.2.4 (/x/site-packages), Requirement.parse('numpy<2.0.0'))": (
+        "needs numpy<2.0.0, and numpy 2.2.4 is"
+    ),
+    "pkg_resources.ContextualVersionConflict: (packaging 23.0 (/x), Requirement.parse('packaging>=24'), {'vllm'})": (
+        "vllm needs packaging>=24, and packaging 23.0 is"
+    ),
     "ImportError: Requires Flash-Attention version >=2.7.1,<=2.8.2 but got 2.8.3.": (
         "the program that reports it needs Flash-Attention version >=2.7.1,<=2.8.2, and Flash-Attention 2.8.3 is"
     ),

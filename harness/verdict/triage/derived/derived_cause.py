@@ -230,12 +230,11 @@ class CauseFinder:
             sentence = f"not in this environment{by}: {subject}"
         place = self._refusing_place(use, user)
         if place:
-            # A program that replaces functions of another, as transfer_to_npu does, is often not in the stack.
+            # What replaces functions of another package, as transfer_to_npu does, is often not in the stack.
             package, file = place
             packages = (*packages, package)
-            sentence = (
-                f"{user} expects that {subject}; the function is that of {package} ({file}), which refuses it"
-            )
+            of = f"the function is that of {package} ({file}), which refuses it"
+            sentence = f"{user} expects that {subject}; {of}"
         return DerivedCause(
             degree=Degree.SYMPTOM,
             sentence=sentence,

@@ -132,6 +132,17 @@ FORMS = (
         rf"(?P<names>{PACKAGE}) is installed with version (?P<file>{VERSION}),? "
         rf"which is (?:less|lower|older) than the minimum required version (?P<range>{VERSION})",
     ),
+    # setuptools: `VersionConflict: (numpy 2.2.4 (/x), Requirement.parse('numpy<2.0.0'))`.
+    _form(
+        Expected.VERSION,
+        rf"VersionConflict: \((?P<file>{PACKAGE} {VERSION}) \([^()]{{1,300}}\), "
+        rf"Requirement\.parse\({Q}(?P<names>{PACKAGE}[^'\"]{{1,80}}){Q}\)"
+        rf"(?:, \{{{Q}(?P<owner>{PACKAGE}){Q})?",
+    ),
+    _form(
+        Expected.METADATA,
+        rf"DistributionNotFound: The {Q}(?P<owner>{PACKAGE})[^'\"]{{0,80}}{Q} distribution was not found",
+    ),
     _form(
         Expected.KEYWORD,
         rf"{CALLED} got (?:an )?unexpected keyword(?: argument)?:? {Q}?(?P<names>\w+)",
