@@ -13,7 +13,12 @@ from packaging.version import Version
 
 from harness.compat.knowledge.module_outline import outline
 from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile
-from harness.compat.knowledge.raised_messages import RAISED, WITH_MESSAGES, message_lines
+from harness.compat.knowledge.raised_messages import (
+    MESSAGES_OF_MINORS,
+    RAISED,
+    WITH_MESSAGES,
+    message_lines,
+)
 from harness.compat.knowledge.surface_pack import ENTRY_POINTS, METADATA
 from harness.digest import digest_bytes
 from harness.errors import HarnessError, InfrastructureError
@@ -72,7 +77,7 @@ class PackageBuild:
         self._releases = {release.version: release for release in known.releases} if known else {}
         self._contents = dict(known.contents) if known else {}
         self._fetch, self._plan, self._report = fetch, plan, report
-        self._has_messages = package in WITH_MESSAGES
+        self._package = package
         self._outlines = _Outlines()
 
     def add(self, listed: Sequence[ListedRelease]) -> None:
@@ -81,13 +86,16 @@ class PackageBuild:
         A release that cannot be read is listed with the reason. One that was uploaded again with another
         archive is not read again. Development releases are left out if the package has others.
         """
-        last = set(_last_of_minors(listed).values())
+        last = set(_last_of_minors([one.version for one in listed]).values())
         wanted = [one for one in listed if _is_wanted(one, self._plan, is_last=one.version in last)]
         finished = [one for one in wanted if not Version(one.version).is_devrelease]
-        for release in _in_order(finished or wanted):
-            if self._is_known(release.version):
+        chosen = finished or wanted
+        spoken = self._with_messages([one.version for one in chosen])
+        for release in _in_order(chosen):
+            has_messages = release.version in spoken
+            if self._is_known(release.version, has_messages=has_messages):
                 continue
-            packed, files = self._read(release)
+            packed, files = self._read(release, has_messages=has_messages)
             if packed.unread and release.version in self._contents:
                 # What a pack has of a release is not lost where only more of it could not be read.
                 self._report(f"{release.version}: {packed.unread}")
@@ -97,25 +105,41 @@ class PackageBuild:
                 self._contents[release.version] = files
             self._report(f"{release.version}: {packed.unread or f'{len(files)} files'}")
 
-    def _is_known(self, version: str) -> bool:
+    def _with_messages(self, versions: Sequence[str]) -> frozenset[str]:
+        """Those of these releases whose messages a pack has."""
+        if self._package not in WITH_MESSAGES:
+            return frozenset()
+        everything = self._package not in MESSAGES_OF_MINORS
+        return frozenset(versions if everything else _last_of_minors(versions).values())
+
+    def _is_known(self, version: str, *, has_messages: bool) -> bool:
         """Whether a release was read, by an npu-matrix that also read what it is asked for now."""
         stored = self._releases.get(version)
         if stored is None or stored.unread:
             return False
-        return not self._has_messages or any(path.endswith(RAISED) for path in self._contents[version])
+        return not has_messages or any(path.endswith(RAISED) for path in self._contents[version])
 
     def files(self) -> PackagedFiles:
-        """Everything that was read, oldest release first."""
+        """Everything that was read, oldest release first. What a later release replaced is left out."""
         ordered = sorted(self._releases.values(), key=lambda one: Version(one.version))
-        return PackagedFiles(releases=tuple(ordered), contents=dict(self._contents))
+        spoken = self._with_messages([one.version for one in ordered if not one.unread])
+        contents = {
+            version: files
+            if version in spoken
+            else {path: text for path, text in files.items() if not path.endswith(RAISED)}
+            for version, files in self._contents.items()
+        }
+        return PackagedFiles(releases=tuple(ordered), contents=contents)
 
-    def _read(self, release: ListedRelease) -> tuple[PackedRelease, Mapping[str, bytes]]:
+    def _read(
+        self, release: ListedRelease, *, has_messages: bool
+    ) -> tuple[PackedRelease, Mapping[str, bytes]]:
         packed = PackedRelease(version=release.version, uploaded=release.uploaded)
         if time.monotonic() >= self._plan.deadline:
             return packed.model_copy(update={"unread": NOT_YET}), {}
         try:
             sources = self._fetch(release)
-            said = message_lines if self._has_messages else no_messages
+            said = message_lines if has_messages else no_messages
             files = dict(packed_files(sources.file, self._outlines.of, said))
         except InfrastructureError as error:
             # Not a property of the release: it is read when the index can be reached again.
@@ -130,16 +154,16 @@ class PackageBuild:
 
 def _in_order(releases: Sequence[ListedRelease]) -> list[ListedRelease]:
     """The order of reading. If time is short, every minor release is there with its last patch release."""
-    last = set(_last_of_minors(releases).values())
+    last = set(_last_of_minors([one.version for one in releases]).values())
     newest_first = list(reversed(releases))
     return sorted(newest_first, key=lambda one: one.version not in last)
 
 
-def _last_of_minors(releases: Sequence[ListedRelease]) -> dict[tuple[int, ...], str]:
+def _last_of_minors(versions: Sequence[str]) -> dict[tuple[int, ...], str]:
     """The last release of each minor release; a prerelease only if there is no other one."""
     last: dict[tuple[int, ...], str] = {}
-    for release in sorted(releases, key=lambda one: not Version(one.version).is_prerelease):
-        last[Version(release.version).release[:2]] = release.version
+    for version in sorted(versions, key=lambda one: not Version(one).is_prerelease):
+        last[Version(version).release[:2]] = version
     return last
 
 

@@ -15,6 +15,8 @@ from harness.sources.python_syntax import parse_source
 
 #: The packages whose exceptions users see without knowing who raised them; others only add to the size.
 WITH_MESSAGES = frozenset({"tensordict", "verl", "vllm", "vllm-ascend"})
+#: Of these the last release of each minor version has messages: they hardly change within it.
+MESSAGES_OF_MINORS = frozenset({"tensordict", "vllm"})
 #: A pack has the messages of a module in a file of this name beside it.
 RAISED = ".raised"
 #: Stands for a value in a message.

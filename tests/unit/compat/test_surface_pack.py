@@ -12,6 +12,7 @@ from harness.compat.knowledge import pack_file
 from harness.compat.knowledge.module_outline import outline
 from harness.compat.knowledge.pack_build import NOT_YET, BuildPlan, PackageBuild
 from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile, write_pack
+from harness.compat.knowledge.raised_messages import RAISED
 from harness.compat.knowledge.surface_pack import InRelease, SurfacePack, signatures_of
 from harness.compat.surface.api_surface import ApiSurface
 from harness.errors import InfrastructureError, InputError
@@ -139,6 +140,49 @@ def test_of_old_releases_the_last_of_each_minor_release_is_read(tmp_path: Path) 
     build = PackageBuild("lib", None, lambda _one: Sources(file=file), plan, lambda _: None)
     build.add(listed)
     assert [one.version for one in build.files().releases] == ["0.9.1", "1.0.0"]
+
+
+def test_messages_are_those_of_the_last_release_of_each_minor_version(tmp_path: Path) -> None:
+    file = write_zip(
+        tmp_path / "vllm.zip", {"vllm/a.py": "def f():\n    raise ValueError('the value is refused')\n"}
+    )
+    listed = {
+        version: ListedRelease(version=version, uploaded="2025-01-01", files=())
+        for version in ("0.8.0", "0.8.1", "0.9.0", "0.9.1")
+    }
+
+    def add(known: PackagedFiles | None, *versions: str) -> PackagedFiles:
+        plan = BuildPlan(since="2024-01-01")
+        build = PackageBuild("vllm", known, lambda _one: Sources(file=file), plan, lambda _: None)
+        build.add([listed[version] for version in versions])
+        return build.files()
+
+    def spoken(files: PackagedFiles) -> list[str]:
+        return [version for version, names in files.contents.items() if any(map(is_message, names))]
+
+    first = add(None, "0.8.0", "0.8.1", "0.9.0")
+    assert sorted(spoken(first)) == ["0.8.1", "0.9.0"]
+    # A later patch release replaces those of the one before it, as if all had been read at once.
+    later = add(first, *listed)
+    assert sorted(spoken(later)) == ["0.8.1", "0.9.1"]
+    assert later == add(None, *listed)
+
+
+def is_message(path: str) -> bool:
+    return path.endswith(RAISED)
+
+
+def test_an_update_that_is_out_of_time_loses_no_release(tmp_path: Path) -> None:
+    file = write_zip(
+        tmp_path / "vllm.zip", {"vllm/a.py": "def f():\n    raise ValueError('the value is refused')\n"}
+    )
+    known = PackagedFiles(
+        releases=(PackedRelease(version="0.9.1"),), contents={"0.9.1": {"vllm/a.py": b"def f():...\n"}}
+    )
+    plan = BuildPlan(since="2024-01-01", deadline=0.0)
+    build = PackageBuild("vllm", known, lambda _one: Sources(file=file), plan, lambda _: None)
+    build.add([ListedRelease(version="0.9.1", uploaded="2025-01-01", files=())])
+    assert build.files() == known
 
 
 def test_a_release_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> None:

@@ -164,3 +164,50 @@ def check_nodes(config, nodes):
     assert "verl raises this in `check_nodes`" in found.signature.cause
     other = asked(pack, said.replace("more cards", "other cards")).root
     assert other is None or other.derived is None
+
+
+TWO = b"""
+class NPUWorker:
+    def profile(self):
+        assert self.peak > 0, f"the memory of the worker was not cleaned up before it started: {self.peak}"
+class NPUWorker310:
+    def profile(self):
+        assert self.peak > 0, f"the memory of the worker was not cleaned up before it started: {self.peak}"
+"""
+UNCLEAN = "AssertionError: the memory of the worker was not cleaned up before it started: 3"
+
+
+def packed(folder: Path, **packages: tuple[str, bytes]) -> PackAtHand:
+    made = {}
+    for name, (version, source) in packages.items():
+        path = f"{name}/worker.py"
+        files = {path: b"x = 1\n", f"{path}{RAISED}": message_lines(path, source)}
+        made[name.replace("_", "-")] = PackagedFiles(
+            releases=(PackedRelease(version=version),), contents={version: files}
+        )
+    write_pack(folder / "s.pack", made)
+    return PackAtHand(folder / "s.pack")
+
+
+def test_functions_that_cannot_be_told_apart_are_all_named(tmp_path: Path) -> None:
+    root = asked(packed(tmp_path, vllm_ascend=("0.18.0", TWO), vllm=("0.18.0", TWO)), UNCLEAN).root
+    assert root is not None
+    assert root.signature is not None
+    assert root.signature.role == "symptom"
+    assert root.signature.cause.startswith("vllm-ascend raises this in `NPUWorker")
+    assert "or vllm in `NPUWorker310.profile`" in root.signature.cause
+    assert root.derived is not None
+    assert root.derived.packages == ("vllm-ascend", "vllm")
+
+
+def test_the_last_release_of_a_minor_version_stands_for_the_others(tmp_path: Path) -> None:
+    path = "vllm/worker.py"
+    contents = {version: {path: b"x = 1\n"} for version in ("0.7.3", "0.8.4", "0.8.5")}
+    contents["0.8.5"][f"{path}{RAISED}"] = message_lines(path, OLD)
+    releases = tuple(PackedRelease(version=version) for version in contents)
+    write_pack(tmp_path / "s.pack", {"vllm": PackagedFiles(releases=releases, contents=contents)})
+    for version, is_told in {"0.8.5": True, "0.8.4": True, "0.7.3": False}.items():
+        pack = PackAtHand(tmp_path / "s.pack")
+        found = triage_text(REFUSED.encode(), versions={"vllm": version}, surfaces=pack).root
+        assert found is not None
+        assert (found.derived is not None) is is_told

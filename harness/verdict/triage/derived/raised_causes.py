@@ -7,7 +7,7 @@ exception is a symptom, because what led to the condition may be anywhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -29,6 +29,9 @@ from harness.verdict.triage.stack_trace import Frame
 FEWEST_UNSEEN = 20
 #: and where the log does not show the package at all.
 FEWEST_ALONE = 35
+ON_NPUS = "vllm-ascend"
+#: With more other functions that raise the same, nothing is told.
+MOST_OTHERS = 3
 _TEXT = re.compile(r"(?:[\w.]+\.)?(?P<error>[A-Za-z_]\w*): (?P<message>.+)", re.DOTALL)
 #: Functions whose purpose is to refuse settings or arguments.
 _CHECKS = re.compile(
@@ -38,7 +41,7 @@ _CHECKS = re.compile(
 _COPIED = re.compile(r"/(?:third_party|thirdparty|_?vendor(?:ed)?)/(?P<name>\w+)/")
 #: Evaluates on the validation data.
 _EVALUATION = re.compile(r"Trainer\._validate$")
-_SETTINGS = re.compile(r"\b(?:config|args|kwargs)\b")
+_SETTINGS = re.compile(r"(?:\b|_)(?:config|args|kwargs)\b")
 _REFUSALS = frozenset({"ValueError", "TypeError", "AssertionError", "NotImplementedError", "KeyError"})
 
 
@@ -104,33 +107,46 @@ class RaisedCauses:
             return None
         best = max((one.in_stack, one.letters) for one in found)
         found = [one for one in found if (one.in_stack, one.letters) == best]
-        # Several functions may check the same setting; of other functions one cannot be told from another.
-        if len({(one.package, one.message.function) for one in found}) > 1 and not all(map(_refuses, found)):
-            return None
         # A package may have a copy of another one's function.
         found = [one for one in found if not _COPIED.search(one.message.path)] or found
-        newest = max(found, key=lambda one: Version(one.releases[-1]))
-        return newest.message.function, self._derived(newest)
+        # On NPUs, where vllm-ascend has a copy of a function of vLLM, its own runs.
+        newest = max(found, key=lambda one: (one.package == ON_NPUS, Version(one.releases[-1])))
+        places = dict.fromkeys((one.package, one.message.function) for one in found)
+        others = [place for place in places if place != (newest.package, newest.message.function)]
+        # Several functions may check the same setting; of other functions one cannot be told from another.
+        is_open = bool(others) and not all(map(_refuses, found))
+        if len(others) > MOST_OTHERS and is_open:
+            return None
+        return newest.message.function, self._derived(newest, others if is_open else ())
 
     def _raised(self, error: str, message: str, frames: Sequence[Frame]) -> Iterator[_Raised]:
         for package in sorted(WITH_MESSAGES):
             # Only the function of the innermost frame can have raised it.
             if frames and package_of_file(frames[-1].file) != package:
                 continue
-            for one, releases in self.pack.raised(package).items():
+            messages = self.pack.raised(package)
+            possible = self._possible(package, messages.values())
+            for one, releases in messages.items():
                 if one.error == error and _is_message(one.template, message):
-                    shown = self._shown(package, releases)
+                    shown = tuple(version for version in releases if version in possible)
                     if shown:
                         here = bool(frames) and _is_in(one, frames[-1])
                         yield _Raised(package=package, message=one, releases=shown, in_stack=here)
 
-    def _shown(self, package: str, releases: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that can be installed; empty if the log shows one that was read and is none of them."""
+    def _possible(self, package: str, known: Iterable[tuple[str, ...]]) -> frozenset[str]:
+        """The releases with known messages that can be installed.
+
+        A pack may have the messages of one release of each minor version; it stands for the others.
+        """
+        having = frozenset(version for versions in known for version in versions)
         shown = self.versions.get(package)
-        read = shown and self.pack.release(package, shown.version)
-        if not read:
-            return releases
-        return (read.release.version,) if read.release.version in releases else ()
+        read = self.pack.release(package, shown.version) if shown else None
+        if read is None:
+            return having
+        version = read.release.version
+        if version in having:
+            return frozenset([version])
+        return frozenset(one for one in having if Version(one).release[:2] == Version(version).release[:2])
 
     def _is_enough(self, one: _Raised, frames: Sequence[Frame]) -> bool:
         if one.in_stack:
@@ -139,19 +155,23 @@ class RaisedCauses:
         return one.letters >= (FEWEST_UNSEEN if frames or one.package in self.versions else FEWEST_ALONE)
 
     @staticmethod
-    def _derived(one: _Raised) -> DerivedCause:
+    def _derived(one: _Raised, others: Sequence[tuple[str, str]]) -> DerivedCause:
+        """others: package and function of those that raise it too, and that it may be instead."""
         message, package = one.message, one.package
         copied = _COPIED.search(message.path)
         who = f"{copied['name']}, of which {package} has a copy," if copied else package
         when = f" when `{message.condition}`" if message.condition else ""
         span = " to ".join(dict.fromkeys((one.releases[0], one.releases[-1])))
         where = f"{message.path} of {package} {span}"
-        refuses = _refuses(one)
+        refuses = _refuses(one) and not others
+        also = "".join(f", or {name} in `{function}`" for name, function in others)
         return DerivedCause(
             degree=Degree.LIKELY if refuses else Degree.SYMPTOM,
-            sentence=f"{who} raises this in `{message.function}`{when}",
+            sentence=f"{who} raises this in `{message.function}`{when}{also}",
             proof=(where,),
-            packages=(copied["name"], package) if copied else (package,),
+            packages=(copied["name"], package)
+            if copied
+            else tuple(dict.fromkeys((package, *(name for name, _function in others)))),
             remedy=(
                 "change the setting or argument that this condition is about"
                 if refuses
