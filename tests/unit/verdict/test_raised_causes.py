@@ -211,3 +211,17 @@ def test_the_last_release_of_a_minor_version_stands_for_the_others(tmp_path: Pat
         found = triage_text(REFUSED.encode(), versions={"vllm": version}, surfaces=pack).root
         assert found is not None
         assert (found.derived is not None) is is_told
+
+
+def test_what_a_validator_of_pydantic_raises_is_that_of_its_function(pack: PackAtHand) -> None:
+    frame = 'File "/x/site-packages/pydantic/_internal/_dataclasses.py", line 123, in __init__\n    validate(self)\n'
+    text = (
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for Config\n  Value error, "
+        "real_train_batch_size (30) must be divisible by 16 [type=value_error, input_value=ArgsKwargs(()), "
+        "input_type=ArgsKwargs]"
+    )
+    root = asked(pack, f"Traceback (most recent call last):\n  {frame}{text}").root
+    assert root is not None
+    assert root.signature is not None
+    assert root.signature.cause == "verl raises this in `validate_config` when `config.n % minimal_bsz != 0`"
+    assert root.signature.role == "cause"

@@ -25,6 +25,11 @@ from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import package_of_file
 from harness.verdict.triage.stack_trace import Frame
 
+#: pydantic reports what a validator raises as a text of its own.
+_VALIDATED = re.compile(
+    r"\b(?P<error>Value error|Assertion failed), (?P<message>.{1,2000}?)(?: \[type=\w{1,40}, |$)", re.DOTALL
+)
+_VALIDATORS_RAISE = {"Value error": "ValueError", "Assertion failed": "AssertionError"}
 #: A shorter message may be that of another program, where the traceback does not show the function,
 FEWEST_UNSEEN = 20
 #: and where the log does not show the package at all.
@@ -47,8 +52,17 @@ _REFUSALS = frozenset({"ValueError", "TypeError", "AssertionError", "NotImplemen
 
 def may_be_raised(text: str) -> bool:
     """Whether a message is long enough to be told from those of other programs."""
+    read = _read(text)
+    return read is not None and sum(map(str.isalpha, read[1])) >= FEWEST_LETTERS
+
+
+def _read(text: str) -> tuple[str, str] | None:
+    """The type and the message of an exception, that of a validator if pydantic reports one."""
+    found = _VALIDATED.search(text)
+    if found:
+        return _VALIDATORS_RAISE[found["error"]], found["message"]
     read = _TEXT.fullmatch(text.strip())
-    return read is not None and sum(map(str.isalpha, read["message"])) >= FEWEST_LETTERS
+    return (read["error"], read["message"]) if read else None
 
 
 def bare_assertion(text: str, frames: Sequence[Frame]) -> tuple[str, DerivedCause] | None:
@@ -95,14 +109,12 @@ class RaisedCauses:
 
     def cause(self, text: str, frames: Sequence[Frame]) -> tuple[str, DerivedCause] | None:
         """The function that raises an exception with this text, and a cause; None if none or several do."""
-        read = _TEXT.fullmatch(text.strip())
+        read = _read(text)
         if read is None:
             return None
-        found = [
-            one
-            for one in self._raised(read["error"], read["message"], frames)
-            if self._is_enough(one, frames)
-        ]
+        # pydantic calls the validator in compiled code, so no frame is its own.
+        frames = () if _VALIDATED.search(text) else frames
+        found = [one for one in self._raised(*read, frames) if self._is_enough(one, frames)]
         if not found:
             return None
         best = max((one.in_stack, one.letters) for one in found)
