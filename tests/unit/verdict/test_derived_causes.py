@@ -286,3 +286,22 @@ def test_a_library_of_torch_is_named_after_its_package():
 def test_a_full_stop_ends_no_name():
     use = failed_use_of("Qwen2Tokenizer has no attribute all_special_tokens_extended.")
     assert (use.owner, use.names) == ("Qwen2Tokenizer", ("all_special_tokens_extended",))
+
+
+REFUSED = (
+    "pydantic_core._pydantic_core.ValidationError: 1 validation error for {}\nbackend\n"
+    "  Input should be 'ray' or 'mp' [type=literal_error, input_value='x', input_type=str]\n"
+)
+
+
+def test_a_value_that_a_configuration_refuses_is_named_with_its_field_and_what_it_takes():
+    root = triage_text(REFUSED.format("ParallelConfig").encode()).root
+    assert root.derived.degree == "proven"
+    assert root.signature.area == "config"
+    said = "`ParallelConfig` refuses the value 'x' of its field `backend`: it should be 'ray' or 'mp'"
+    assert root.signature.cause == said
+
+
+def test_data_that_a_model_refuses_is_no_setting():
+    root = triage_text(REFUSED.format("ChatCompletionResponse").encode()).root
+    assert root.derived is None

@@ -12,6 +12,7 @@ from harness.verdict.triage.derived.derived_cause import CauseFinder
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.memory_figures import memory_cause
 from harness.verdict.triage.derived.message_causes import is_missing_key, is_missing_module, is_old_library
+from harness.verdict.triage.derived.refused_values import refused_value
 from harness.verdict.triage.derived.stated_numbers import divided_numbers, numpy_sizes
 from harness.verdict.triage.stack_trace import Frame
 
@@ -60,7 +61,7 @@ def derive(
 
 
 def _stated(text: str, known: Signature | None) -> tuple[Signature, DerivedCause] | None:
-    """What the figures in a message prove, if `known` does not tell more."""
+    """What the figures and values in a message prove, if `known` does not tell more."""
     memory = memory_cause(text) if known is None or known.id == OUT_OF_MEMORY else None
     if memory:
         name = known.id if known else OUT_OF_MEMORY.replace("npu", "device")
@@ -68,6 +69,9 @@ def _stated(text: str, known: Signature | None) -> tuple[Signature, DerivedCause
     sizes = numpy_sizes(text) if known and known.id == OTHER_NUMPY else None
     if sizes:
         return _signature_of(LIBRARIES, (OTHER_NUMPY,), sizes, text), sizes
+    refused = refused_value(text) if known is None or known.role == "symptom" else None
+    if refused:
+        return _signature_of(SETTINGS, ("refused value",), refused, text), refused
     numbers = divided_numbers(text) if known is None or known.role == "symptom" else None
     if numbers:
         return _signature_of(SETTINGS, ("not divisible",), numbers, text), numbers
