@@ -289,7 +289,9 @@ def _defined(
             # If nothing in the log names the package, it may also be another class of this name.
             is_weak = not (use.stack or is_named(package, use, shown))
             is_weak |= any(state is InRelease.UNKNOWN for _version, state in question.history.releases)
-            stated = is_sole and _is_in_every_object(pack, question, use)
+            # Where the log shows the version, it alone decides.
+            is_asked = is_sole and package not in shown
+            stated = is_asked and _is_in_every_object(pack, question, use)
             # Then the message alone rules out the releases that have it, however the others were judged.
             certain = question.is_certain or stated
             question = replace(
@@ -298,7 +300,7 @@ def _defined(
                 is_stated=stated,
                 is_object=stated,
                 is_certain=certain,
-                with_class=_with_class(pack, package, owner) if is_sole else frozenset(),
+                with_class=_with_class(pack, package, owner) if is_asked else frozenset(),
             )
         yield question
         for base in bases if history.in_release(installed) is not InRelease.FOUND else ():
