@@ -71,11 +71,11 @@ class _WarmPopen(popen_forkserver.Popen):
     """A process that the server forks. As in its base class, but it has the environment of this process."""
 
     def _launch(self, process_obj: BaseProcess) -> None:
-        preparation: dict[str, Any] = spawn.get_preparation_data(process_obj.name)
         buffer = io.BytesIO()
         set_spawning_popen(self)
         try:
-            reduction.dump({"environment": _Environment(), **preparation}, buffer)
+            prepared = spawn.get_preparation_data(process_obj.name)
+            reduction.dump({"environment": _Environment(), **prepared}, buffer)
             reduction.dump(process_obj, buffer)
         finally:
             set_spawning_popen(None)
